@@ -1,6 +1,8 @@
 """A store over six primitives: copy it, replace the primitives, run the contract. See docs/writing-a-store.md."""
 
 import asyncio
+import heapq
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -11,18 +13,20 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from jobmill.core import changes, values
+from jobmill.core import changes, flows, values
 from jobmill.core.announcing import Orders, WorkerCard
 from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
 from jobmill.core.findings import Finding, StoreFacts, reachable
-from jobmill.core.job import KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep
+from jobmill.core.job import FINAL, KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep, State
 from jobmill.core.queue_limits import QueueLimits, changed_settings
 from jobmill.core.stats import matches
 from jobmill.core.tallies import Tally
+from jobmill.errors import InvalidValue
 from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.bell import Bell
+from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.common.response import response_ms
@@ -58,7 +62,7 @@ class Database:
 
 
 class JobRecord(Struct):
-    """A job, and what the store knows about it that a Job does not show."""
+    """A job, and what the store knows about it that a Job does not show. `gone`: edges to jobs that were removed."""
 
     seq: int
     job: Job
@@ -67,6 +71,10 @@ class JobRecord(Struct):
     lease_until_ms: int = 0
     keep: Keep = Keep()
     lines: list[values.LogLine] = []
+    edges: list[flows.Dependency] = []
+    gone: list[int] = []
+    steps: list[flows.Step] = []
+    signals: list[flows.Signal] = []
 
 
 Jobs = dict[str, JobRecord]
@@ -146,8 +154,19 @@ def events(db: Database, now_ms: int, queue: str, after: str | None = None, limi
 
 def enqueue(db: Database, now_ms: int, new_jobs: Sequence[values.NewJob]) -> list[values.Receipt]:
     jobs = all_jobs(db)
+    checks(jobs).check_dependencies(new_jobs)
+    return enqueue_all(db, now_ms, jobs, new_jobs)
+
+
+def enqueue_all(db: Database, now_ms: int, jobs: Jobs, new_jobs: Sequence[values.NewJob]) -> list[values.Receipt]:
     last_seq = max((stored.seq for stored in jobs.values()), default=0)
-    return [enqueue_one(db, now_ms, jobs, new, seq) for seq, new in enumerate(new_jobs, last_seq + 1)]
+    receipts = [enqueue_one(db, now_ms, jobs, new, seq) for seq, new in enumerate(new_jobs, last_seq + 1)]
+    became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
+    for new, receipt in zip(new_jobs, receipts, strict=True):
+        if new.after and receipt.created:
+            afters = [structs.replace(after, id=became.get(after.id, after.id)) for after in new.after]
+            connect(db, now_ms, jobs, jobs[new.id], afters)
+    return receipts
 
 
 def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob, seq: int) -> values.Receipt:
@@ -201,21 +220,39 @@ def report(db: Database, now_ms: int, reports: Sequence[values.Report]) -> list[
 def settle(db: Database, now_ms: int, jobs: Jobs, done: values.Settlement) -> values.Settled:
     if (stored := held(jobs, done.lease, now_ms)) is None:
         return "lost"
+    try:
+        checks(jobs).check_children(stored.job.id, done.children, lambda one: waits_for(jobs, one))
+    except InvalidValue as error:
+        return values.Refused(str(error))
     publish(db, now_ms, settlement_events(done, now_ms))
     stored.token, stored.keep = None, done.keep or Keep()
     run = whole_jobs.finished_run(stored.job, done, now_ms)
     save(db, stored, **whole_jobs.settled_fields(stored.job, done, now_ms))
     if done.runs is not None and stored.job.state == "waiting":
         db.write("runs", run.id, msgspec.json.encode(run))
-    if stored.job.state != "waiting" and stored.keep.at_once:
+    if done.outcome == "suspended":
+        suspend(db, now_ms, jobs, stored, done)
+    elif stored.job.state == "waiting":
+        subject = changes.Subject.of(stored.job)
+        apply(db, now_ms, stored, changes.held_again(subject, flows.verdict(stored.edges), now_ms))
+    elif any(edges_to(jobs, stored.job.id)):
+        end(db, now_ms, jobs, stored.job)
+    elif stored.keep.at_once:
         remove(db, now_ms, jobs, stored.job)
     return "done"
 
 
 def remove(db: Database, now_ms: int, jobs: Jobs, removed: Job) -> None:
-    del jobs[removed.id]
-    db.delete("jobs", removed.id)
+    delete(db, jobs, removed.id)
     publish(db, now_ms, [job_event(removed, "removed", now_ms)])
+
+
+def delete(db: Database, jobs: Jobs, id: str) -> None:
+    for stored, number in edges_to(jobs, id):
+        stored.gone.append(number)
+        save(db, stored)
+    del jobs[id]
+    db.delete("jobs", id)
 
 
 def exchange(
@@ -234,7 +271,10 @@ def exchange(
             claimed += [lease_one(db, now_ms, stored, claim) for stored in found]
             dues.append(next_due(db, now_ms, queue, own, claim, counts_leases=not claimed))
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
-    return values.Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+    has_outbox = any(pending_to(jobs, done.lease.id) for done in settlements if done.state in FINAL)
+    return values.Exchanged(
+        settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms, has_outbox=has_outbox
+    )
 
 
 def claimable(
@@ -307,12 +347,22 @@ def change_one(db: Database, now_ms: int, jobs: Jobs, id: str, change: changes.C
     """Apply what the core decides about one job, or return why it is refused."""
     if (stored := jobs.get(id)) is None:
         return changes.NO_SUCH_JOB
-    patch = changes.decide(change, changes.Subject.of(stored.job), now_ms, index)
+    subject = changes.Subject.of(stored.job)
+    if isinstance(change, changes.Requeue):
+        edges = enumerate(stored.edges)
+        present = [edge if n in stored.gone else flows.refreshed(edge, jobs[edge.id].job) for n, edge in edges]
+        subject = structs.replace(subject, edges=tuple(present))
+    patch = changes.decide(change, subject, now_ms, index)
     if isinstance(patch, str):
         return patch
     owner = owner_of(jobs, stored.job.queue, stored.job.name, stored.job.unique_key)
     if patch.becomes_live and owner is not None:
         return changes.key_taken(owner.job.id)
+    stored.edges = list(subject.edges) or stored.edges
+    if any(edges_to(jobs, id)):
+        patch = tell_dependents(db, now_ms, jobs, stored.job, change, patch)
+    if patch.clears_steps:
+        stored.steps, stored.signals = [], []
     stored.token = None if patch.ends_lease else stored.token
     stored.keep = patch.keep or stored.keep
     save(db, stored, **patch.fields)
@@ -320,9 +370,170 @@ def change_one(db: Database, now_ms: int, jobs: Jobs, id: str, change: changes.C
         stored.token, stored.lease_until_ms = patch.seize.token, now_ms + patch.seize.lease_ms
         save(db, stored, claims=stored.job.claims + 1)
     if patch.removes:
-        db.delete("jobs", id)
+        delete(db, jobs, id)
     publish(db, now_ms, patch.events)
     return None
+
+
+def checks(jobs: Jobs) -> FlowChecks:
+    """Whether jobs may wait for others."""
+
+    def find(id: str) -> Job | None:
+        return jobs[id].job if id in jobs else None
+
+    def owner(new: values.NewJob) -> Job | None:
+        found = owner_of(jobs, new.queue, new.name, new.unique_key)
+        return None if found is None else found.job
+
+    return FlowChecks(find, owner)
+
+
+def waits_for(jobs: Jobs, id: str) -> list[str]:
+    return [edge.id for edge in jobs[id].edges if edge.state == "pending"] if id in jobs else []
+
+
+def edges_to(jobs: Jobs, id: str) -> Iterator[tuple[JobRecord, int]]:
+    """The edges that lead to a job: their jobs and numbers."""
+    for stored in jobs.values():
+        yield from ((stored, n) for n, edge in enumerate(stored.edges) if edge.id == id and n not in stored.gone)
+
+
+def pending_to(jobs: Jobs, id: str) -> list[tuple[JobRecord, int]]:
+    return [(stored, n) for stored, n in edges_to(jobs, id) if stored.edges[n].state == "pending"]
+
+
+def apply(db: Database, now_ms: int, stored: JobRecord, patch: changes.Patch | str | None) -> None:
+    """Write what becomes of a job that waits for others, and its edges."""
+    fields, events = (patch.fields, patch.events) if isinstance(patch, changes.Patch) else ({}, ())
+    save(db, stored, **fields)
+    publish(db, now_ms, events)
+
+
+def connect(db: Database, now_ms: int, jobs: Jobs, stored: JobRecord, afters: Sequence[flows.After]) -> None:
+    """Add edges to a held job, and release it if it need not wait."""
+    for number, after in enumerate(afters, len(stored.edges)):
+        stored.edges.append(flows.edge_to(number, after, jobs[after.id].job))
+    save(db, stored, dependencies=len(stored.edges))
+    subject = changes.Subject.of(stored.job)
+    apply(db, now_ms, stored, changes.resolved(subject, flows.verdict(stored.edges), now_ms))
+
+
+def end(
+    db: Database,
+    now_ms: int,
+    jobs: Jobs,
+    ended: Job,
+    state: State | None = None,
+    limit: int = flows.MAX_RELEASED,
+) -> int:
+    """Set the edges that lead to a job that has ended, at most `limit`, and release jobs; how many edges."""
+    pending = pending_to(jobs, ended.id)[:limit]
+    for stored, number in pending:
+        ended = structs.replace(ended, state=state or ended.state)
+        edge = stored.edges[number] = flows.refreshed(stored.edges[number], ended)
+        others_wait = any(map(flows.blocks, reversed(stored.edges)))
+        looked = flows.verdict([edge], others_wait=others_wait)
+        apply(db, now_ms, stored, changes.resolved(changes.Subject.of(stored.job), looked, now_ms))
+    return len(pending)
+
+
+def tell_dependents(
+    db: Database, now_ms: int, jobs: Jobs, job: Job, change: changes.Change, patch: changes.Patch
+) -> changes.Patch:
+    """A job that others wait for is changed. The patch to write: it stays, even if it would be removed at once."""
+    if isinstance(change, changes.Cancel):
+        end(db, now_ms, jobs, job, "cancelled")
+        return changes.kept(patch)
+    if isinstance(change, changes.Remove) and job.state in LIVE:
+        end(db, now_ms, jobs, job, "cancelled", limit=sys.maxsize)
+    elif patch.becomes_live:
+        reopen(db, now_ms, jobs, job.id)
+    return patch
+
+
+def reopen(db: Database, now_ms: int, jobs: Jobs, id: str) -> None:
+    """A job was requeued: those that still wait for it wait for its new end."""
+    for stored, number in edges_to(jobs, id):
+        subject, edge = changes.Subject.of(stored.job), stored.edges[number]
+        if edge.state != "pending" and changes.reopens(subject, edge):
+            stored.edges[number] = structs.replace(edge, state="pending", error=None)
+            apply(db, now_ms, stored, changes.held_again(subject, flows.verdict(stored.edges), now_ms))
+
+
+def flush_outbox(db: Database, now_ms: int, limit: int = 1_000) -> int:
+    jobs = all_jobs(db)
+    final = [stored.job for stored in jobs.values() if stored.job.state in FINAL]
+    released = 0
+    for job in final:
+        released += end(db, now_ms, jobs, job, limit=limit - released)
+    return released
+
+
+def dependencies(db: Database, now_ms: int, id: str, first: int = 0, limit: int = 1_000) -> list[flows.Dependency]:
+    jobs = all_jobs(db)
+    if id not in jobs:
+        return []
+    edges = jobs[id].edges[first : first + limit]
+    return [edge if edge.number in jobs[id].gone else with_result(edge, jobs[edge.id].job) for edge in edges]
+
+
+def with_result(edge: flows.Dependency, job: Job) -> flows.Dependency:
+    is_known = edge.state == job.state == "succeeded"
+    return structs.replace(edge, result_json=job.result_json) if is_known else edge
+
+
+def dependents(db: Database, now_ms: int, id: str, limit: int = 100) -> list[flows.Dependent]:
+    edges = [(stored.job.id, stored.edges[number]) for stored, number in edges_to(all_jobs(db), id)]
+    return [flows.Dependent(id=one, if_failed=edge.if_failed, state=edge.state) for one, edge in edges[:limit]]
+
+
+def list_flows(db: Database, now_ms: int, before: str | None = None, limit: int = 50) -> list[str]:
+    ids = {stored.job.flow for stored in all_jobs(db).values() if stored.job.flow is not None}
+    return heapq.nlargest(limit, (id for id in ids if before is None or id < before))
+
+
+def suspend(db: Database, now_ms: int, jobs: Jobs, stored: JobRecord, done: values.Settlement) -> None:
+    """Enqueue the children of a suspended run and hold the job until they have ended; or wait for a signal."""
+    if done.children:
+        receipts = enqueue_all(db, now_ms, jobs, done.children)
+        hold = changes.Hold(by=flows.BY_JOBS)
+        apply(db, now_ms, stored, changes.decide(hold, changes.Subject.of(stored.job), now_ms))
+        connect(db, now_ms, jobs, stored, [flows.After(receipt.id, "run") for receipt in receipts])
+    if done.waits_for in [signal.name for signal in stored.signals]:
+        make_due(db, now_ms, stored)
+
+
+def make_due(db: Database, now_ms: int, stored: JobRecord) -> None:
+    now = changes.Reschedule(values.NOW)
+    apply(db, now_ms, stored, changes.decide(now, changes.Subject.of(stored.job), now_ms))
+
+
+def record_step(db: Database, now_ms: int, lease: values.Lease, step: flows.Step) -> bool:
+    if (stored := held(all_jobs(db), lease, now_ms)) is None:
+        return False
+    if step.number not in [one.number for one in stored.steps]:
+        stored.steps = sorted([*stored.steps, step], key=lambda one: one.number)
+        save(db, stored)
+    return True
+
+
+def recorded(db: Database, now_ms: int, id: str) -> flows.Recorded:
+    stored = all_jobs(db).get(id)
+    return flows.Recorded() if stored is None else flows.Recorded(stored.steps, stored.signals)
+
+
+def signal(db: Database, now_ms: int, id: str, signal: flows.Signal) -> flows.Signalled:
+    if (stored := all_jobs(db).get(id)) is None:
+        return "unknown"
+    if stored.job.state in FINAL:
+        return "final"
+    if signal.name in [one.name for one in stored.signals]:
+        return "exists"
+    stored.signals.append(signal)
+    save(db, stored)
+    if stored.job.state == "waiting" and stored.job.waits_for == signal.name:
+        make_due(db, now_ms, stored)
+    return "stored"
 
 
 def get(db: Database, now_ms: int, ids: Sequence[str]) -> list[Job | None]:
@@ -381,10 +592,13 @@ def purge(db: Database, now_ms: int, limit: int = 1_000) -> values.Purged:
         db.delete("runs", id)
     with operations(db) as state:
         state.purge(now_ms)
-    ids = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
+    expired = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
+    pinned = {edge.id for stored in jobs.values() for edge in stored.edges}
+    ids = [id for id in expired if id not in pinned]
+    frees = any(jobs[id].edges for id in ids[:limit])
     for id in ids[:limit]:
         remove(db, now_ms, jobs, jobs[id].job)
-    return values.Purged(min(len(ids), limit), more=len(ids) > limit)
+    return values.Purged(min(len(ids), limit), more=frees or len(ids) > limit)
 
 
 @contextmanager
@@ -450,7 +664,7 @@ def verb(function: Callable[Concatenate[Database, int, P], T], *, wakes: bool = 
                 return function(self.database, self.database.now(), *args, **kwargs)
 
         answer = await asyncio.to_thread(work)
-        if wakes and any(args[:1]):  # an exchange without settlements makes no work for others
+        if wakes and all(args[:1]):  # an exchange without settlements makes no work for others
             self.bell.ring()
         return answer
 
@@ -504,6 +718,8 @@ class SlowStore:
     exchange = verb(exchange, wakes=True)
     change = verb(change, wakes=True)
     configure = verb(configure, wakes=True)
+    flush_outbox = verb(flush_outbox, wakes=True)
+    signal = verb(signal, wakes=True)
     extend = verb(extend)
     report = verb(report)
     get = verb(get)
@@ -524,3 +740,8 @@ class SlowStore:
     tallies = verb(tallies)
     audit = verb(audit)
     audit_log = verb(audit_log)
+    dependencies = verb(dependencies)
+    dependents = verb(dependents)
+    flows = verb(list_flows)
+    record_step = verb(record_step)
+    recorded = verb(recorded)

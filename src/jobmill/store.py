@@ -30,12 +30,14 @@ from jobmill.core.tallies import Tally
 from jobmill.core.usage import Usage
 from jobmill.core.values import (
     DEPTH_LIMIT,
+    FLOW_COUNT_LIMIT,
     Claim,
     Count,
     CountUpTo,
     Depth,
     Exchanged,
     Filter,
+    FlowCount,
     Lease,
     LogLine,
     NewJob,
@@ -165,6 +167,15 @@ class Store(Protocol):
         """The ids of flows that have jobs in the store, in descending order: those before this id, at most `limit`.
 
         An id that Jobmill has made comes before older ones, where the ids of the store sort by time.
+        """
+
+    async def flow_counts(self, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+        """How many jobs of these flows are in each state, by flow. Of a flow, it counts at most `limit` jobs."""
+
+    async def edges(self, ids: Sequence[str]) -> set[tuple[str, str]]:
+        """Which of these jobs wait for others of them, or have waited: pairs of a job and its dependency.
+
+        The jobs are in the store.
         """
 
     async def record_step(self, lease: Lease, step: Step) -> bool:

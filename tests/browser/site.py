@@ -24,6 +24,8 @@ class Shop:
     succeeded: str
     running: str
     recurring: str
+    flow: str
+    large_flow: str
 
 
 def _histogram(ms: int, count: int) -> tuple[int, ...]:
@@ -54,10 +56,12 @@ async def open_shop(jobs: Client) -> Shop:
         context.log("no answer in 10 s", "error")
         raise TimeoutError("no answer in 10 s")
 
+    large_flow = await _import_catalog(jobs, 250)
     failed = await send_order_confirmation.enqueue(to="ada@example.org", order_id=48213)
     for order in range(4):
         await send_order_confirmation.enqueue(to=f"customer-{order}@example.org", order_id=order)
     succeeded = await charge_card.enqueue(order_id=48213, card="4111")
+    flow = await _import_catalog(jobs, 6)
     while True:
         done = await jobs.tick(limit=50)
         if not done.claimed:
@@ -81,7 +85,29 @@ async def open_shop(jobs: Client) -> Shop:
     await jobs.tick()
     await _claim(jobs)
     await _announce(jobs)
-    return Shop(failed.id, waiting.id, succeeded.id, running.id, recurring.id)
+    return Shop(failed.id, waiting.id, succeeded.id, running.id, recurring.id, flow, large_flow)
+
+
+async def _import_catalog(jobs: Client, pictures: int) -> str:
+    """A flow: a feed is split, pictures and texts are made of its parts, and all of it is published; its id."""
+
+    async def part(context: jobmill.Context, number: int = 0) -> int:
+        await context.step("open the feed", int, 7)
+        if number == 3:
+            raise ValueError("cannot identify image file wool-scarf-grey-back.tif")
+        return number
+
+    names = ("fetch_supplier_feed", "split_catalog", "resize_product_image", "translate_texts")
+    fetch, split, resize, translate = (
+        jobs.handlers.get(name) or jobs.handler(name=name, queue="images", max_attempts=1)(part) for name in names
+    )
+    feed = fetch.draft()
+    parts = split.draft().after(feed)
+    images = [resize.draft(number=number).after(parts) for number in range(pictures)]
+    texts = [translate.draft(number=0).after(parts), translate.draft(number=1).after(parts)]
+    publish = jobs.draft("publish_range", {"range": "spring 2027"}).after(*images, *texts, even_if_failed=True)
+    index = jobs.draft("index_products_of_the_whole_range").after(*texts)
+    return (await jobs.draft("announce_range").after(publish, index).enqueue()).flow.id
 
 
 async def _claim(jobs: Client) -> None:

@@ -37,6 +37,12 @@ PAGES = {
     "queue-paused": "/queues/invoices",
     "errors": "/errors",
     "recurring": "/recurring",
+    "flows": "/flows",
+    "flow": "/flows/{flow}",
+    "flow-large": "/flows/{large_flow}",
+    "job-in-flow": "/jobs/{flow}",
+    "related": "/related/{flow}",
+    "ask-flow": "/ask/flow?act=flow_retry&id={flow}",
     "workers": "/workers",
     "audit": "/audit",
     "system": "/system",
@@ -109,7 +115,7 @@ async def test_no_page_is_wider_than_the_screen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "recurring", "workers"])
+@pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "recurring", "workers", "flow"])
 async def test_a_visitor_who_may_only_look(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], name: str
 ) -> None:
@@ -166,6 +172,7 @@ async def test_dialogs_and_menus_that_are_open(
         (f"/jobs/{shop.failed}", "Edit and enqueue a copy…"),
         (f"/jobs/{shop.waiting}", "Reschedule…"),
         (f"/jobs/{shop.waiting}", "Remove…"),
+        (f"/flows/{shop.flow}", "Cancel flow…"),
     ):
         await page.goto(url + path)
         await page.get_by_role("link", name=link).first.click()

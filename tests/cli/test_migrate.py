@@ -32,6 +32,7 @@ NAMES = (
     "0005_operations",
     "0006_unstarted",
     "0007_log_lines",
+    "0008_flows",
 )
 RAN = "".join(f"ran {name}\n" for name in NAMES)
 

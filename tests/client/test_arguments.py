@@ -15,7 +15,8 @@ from msgspec import Meta, Raw, Struct
 
 import jobmill
 from jobmill import Client, Context, InvalidValue
-from jobmill.handlers.signature import Arguments, to_plain
+from jobmill.handlers.conversion import to_plain
+from jobmill.handlers.signature import Arguments
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import msgspec
 import pydantic
 import pytest
 
-from jobmill import Client, InvalidValue, JobmillError, JobNotFound, JobOutcome
+from jobmill import Client, Group, InvalidValue, JobmillError, JobNotFound, JobOutcome
 from jobmill.core.flows import Dependency, find_cycle
 from jobmill.errors import DependencyFailed
 from jobmill.handlers.draft import Draft
@@ -68,7 +68,7 @@ class TestDrafts:
 
     async def test_an_empty_group(self, jobs: Client) -> None:
         fetch, parse = handlers(jobs)
-        empty = jobs.group([])
+        empty: Group[str] = jobs.group([])
         job = await (await parse.draft(empty.results).enqueue()).job()
         assert (job.held, job.dependencies) == (None, 0)
         flow = await empty.enqueue()

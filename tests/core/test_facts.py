@@ -32,7 +32,7 @@ def told(one: Claimed, outcome: Outcome) -> list[tuple[str, dict[str, Any]]]:
 def test_the_facts_of_the_issue() -> None:
     assert (
         *("enqueued", "claimed", "progress", "succeeded", "errored", "retrying", "failed"),
-        *("lease_lost", "cancelled", "removed"),
+        *("lease_lost", "cancelled", "removed", "released"),
     ) == EVENT_TYPES
 
 

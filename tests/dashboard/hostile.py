@@ -20,6 +20,7 @@ TEXT: Final = f"{SCRIPT} javascript:alert(3) <svg onload=alert(4)> <style>*{{dis
 PARAMS: Final = (
     *("q", "state", "cursor", "range", "since", "until", "queue", "name", "key", "tenant", "id", "act", "who", "what"),
     *("worker", "log", "tab", "sort", "back", "done", "note", "page", "spread", "delay", "token", "zone", "order"),
+    "before",
 )
 
 
@@ -43,6 +44,9 @@ async def fill(jobs: Client, clock: ManualClock | None = None) -> dict[str, str]
     held = await jobs.enqueue(SCRIPT, {SCRIPT: TEXT}, queue=SCRIPT)
     await jobs.hold([held.id], note=TEXT, who=TEXT)
     recurring = await jobs.enqueue(SCRIPT, {SCRIPT: TEXT}, queue=SCRIPT, every="1h", key=SCRIPT, delay="1h")
+    draft = jobs.draft(SCRIPT, queue=SCRIPT, tenant=TEXT)
+    flow = await jobs.draft(SCRIPT, id=f"{SCRIPT}flow").after(draft, even_if_failed=True).enqueue()
+    await jobs.signal(flow.id, SCRIPT, {SCRIPT: TEXT})
     await jobs.queue(SCRIPT).pause(who=TEXT, note=TEXT, until="1h")
     await jobs.mark(TEXT, who=TEXT)
     now_ms = jobs.store.now()
@@ -67,6 +71,7 @@ async def fill(jobs: Client, clock: ManualClock | None = None) -> dict[str, str]
         "waiting": waiting.id,
         "held": held.id,
         "recurring": recurring.id,
+        "flow": flow.id,
         "queue": SCRIPT,
         "worker": SCRIPT,
     }
@@ -81,6 +86,7 @@ def addresses(known: dict[str, str], screens: Iterable[Screen] = SCREENS) -> lis
         urlencode({"id": known["waiting"], "act": "cancel", "q": f"'name:{SCRIPT}'", "state": "all", "log": "1"}),
         urlencode({"id": known["recurring"], "q": f'tenant:"{SCRIPT}" error:"{SCRIPT}"', "state": "failed"}),
         urlencode({"id": known["recurring"]}),
+        urlencode({"id": known["flow"], "act": "flow_cancel", "tenant": ""}),
         urlencode({"id": known["worker"]}),
         urlencode(dict.fromkeys(PARAMS, TEXT)),
     ]

@@ -542,6 +542,6 @@ async def test_who_may_add_a_schedule(jobs: Client) -> None:
 async def test_the_navigation_says_how_many_there_are(jobs: Client, visitor: Visitor) -> None:
     await _daily(jobs)
     await jobs.enqueue("plain")
-    assert "Errors Recurring Workers" in (await visitor.get("/audit")).words
+    assert "Errors Recurring Flows Workers" in (await visitor.get("/audit")).words
     await visitor.app.reads.recurring_count()  # the loop of live updates
-    assert "Errors Recurring 1 Workers" in (await visitor.get("/audit")).words
+    assert "Errors Recurring 1 Flows Workers" in (await visitor.get("/audit")).words

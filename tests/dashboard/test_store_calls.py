@@ -42,6 +42,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         "/ask/recur_add?cron=0+8+*+*+*",
         *("/errors?range=1h", "/errors?range=8h", "/errors?range=24h", "/errors?range=7d"),
         *("/jobs/{full}", "/jobs/{full}?log=1", "/jobs/{id}"),
+        *("/flows", "/flows/small", "/flows/large", "/ask/flow?act=flow_cancel&id=large"),
+        *("/related/small", "/jobs/small", "/jobs?q=flow:small"),
     ],
 )
 async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) -> None:
@@ -54,11 +56,18 @@ async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) 
     full = (await jobs.enqueue("send", queue="full")).id
     await jobs.pin(id, every="2h")
     await jobs.mark("v1")
+    handler = jobs.handler(name="part")(_part)
+    for flow, count in (("small", 5), ("large", 300)):
+        parts = [handler.draft() for _ in range(count)]
+        await handler.options(id=flow).draft().after(*parts).enqueue()
     calls.clear()
     page = await Visitor(Dashboard(jobs)).get(path.format(id=id, full=full))
     assert page.status == 200
     assert calls
     assert calls.total() <= 5, calls
+
+
+async def _part() -> None: ...
 
 
 async def test_the_system_page_makes_no_call_while_checks_run(calls: Counter[str], jobs: Client) -> None:

@@ -45,7 +45,7 @@ async def test_the_page_keeps_its_frame_and_tries_again(away: Client, clock: Man
     assert page.status == 503
     clock.advance(42)
     page = await visitor.get(path)
-    assert "Overview Jobs Queues Errors Recurring Workers Audit System" in page.words
+    assert "Overview Jobs Queues Errors Recurring Flows Workers Audit System" in page.words
     assert "The store does not answer While the store is unavailable Running jobs continue." in page.words
     assert "The store does not answer (memory of this process) since" in page.words
     assert ", 42 s ago. This page loads again by itself when this is over." in page.words
@@ -106,7 +106,7 @@ async def test_the_last_figures_are_shown_with_their_time(seen: Dashboard, clock
     assert "mail" in stale
     assert "The error of the store no connection to <db>:5432" in page.words
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page.text
-    assert "Overview Jobs Queues Errors Recurring Workers Audit System" in page.words  # without counts
+    assert "Overview Jobs Queues Errors Recurring Flows Workers Audit System" in page.words  # without counts
     # Nothing can be changed now, and nobody reads that this is a matter of permission.
     assert "<form method" not in stale
     assert "hx-get" not in stale

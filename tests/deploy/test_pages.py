@@ -102,7 +102,8 @@ def test_hadolint_accepts_the_dockerfile_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_environment_of_systemd_has_known_variables() -> None:
-    names = {line.partition("=")[0] for line in block("ini").code.splitlines()}
+    environment = next(one for one in blocks(DEPLOYMENT) if one.language == "ini")
+    names = {line.partition("=")[0] for line in environment.code.splitlines()}
     variables = table(ROOT / "docs/options.md", "Connecting", "environment variable")
     assert names <= {code_of(row["environment variable"]) for row in variables}
 

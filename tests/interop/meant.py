@@ -30,6 +30,9 @@ MEANT: dict[str, dict[str, str]] = {
         r"^bull:mail:a defa": "Node notes the failure for the next claim, we are that claim",
         r"^bull:mail:a stacktrace": _OWN_STACK,
     },
+    "test_a_child_fails[fail]": {
+        r"^bull:parents:p defa": "a job of ours names the dependency as the port knows it, and its error"
+    },
     "test_a_child_fails[fails the parent]": {r"^bull:parents:p stacktrace": _OWN_STACK},
     "test_a_parent_runs_before_a_child_is_finished": {r"^bull:parents:p (failedReason|stacktrace)": _OWN_WORDS},
     "test_a_parent_runs_before_a_child_is_finished[1]": {r"^bull:parents:events ": _OWN_WORDS},

@@ -62,6 +62,10 @@ class NodeSide:
         """A flow, added by Node on both sides."""
         await self.ask("flow", tree=tree)
 
+    async def tree(self, tree: dict[str, Any]) -> Any:
+        """A flow, added by Node on this side: `described` says what our jobs have."""
+        await self.ask("flow", tree=_for_producer(tree))
+
     async def schedule(self, id: str, *, queue: str = "mail", **about: Any) -> Any:
         """Add or update a job scheduler."""
         template = {name: about.pop(name) for name in ("name", "data", "opts") if name in about}
@@ -224,3 +228,21 @@ def described(
     said = {words.get(word, word): value for word, value in opts.items()}
     said |= {"attempts": attempts, "backoff": backoff} | ({"jobId": id} if id is not None else {})
     return {"name": name, "data": {"to": "ada"} if data is None else data, "opts": said}
+
+
+#: BullMQ's options for what becomes of a parent when its child fails, by our words.
+FAILURES = {
+    "fail": {"failParentOnFailure": True},
+    "run": {"ignoreDependencyOnFailure": True},
+    "now": {"continueParentOnFailure": True},
+    "forget": {"removeDependencyOnFailure": True},
+    "wait": {},
+}
+
+
+def _for_producer(tree: dict[str, Any]) -> dict[str, Any]:
+    about = {word: value for word, value in tree.items() if word not in ("children", "queue", "if_failed")}
+    job = described(**about)
+    job["opts"] |= FAILURES[tree["if_failed"]] if "if_failed" in tree else {}
+    children = [_for_producer(child) for child in tree.get("children", ())]
+    return job | {"queueName": tree["queue"]} | ({"children": children} if children else {})

@@ -9,6 +9,7 @@ import msgspec
 
 from jobmill.bullmq import Add, Deduplication, Queue
 from jobmill.core.changes import Change, Remove, Reprioritize, Requeue, Reschedule
+from jobmill.core.flows import After
 from jobmill.core.job import JobOptions, Keep, Progress
 from jobmill.core.lifecycle import (
     Errored,
@@ -80,6 +81,16 @@ class OurSide:
     async def flow(self, tree: dict[str, Any]) -> Any:
         """A flow, added by Node on both sides."""
         await self.node.flow(tree)
+
+    async def tree(self, tree: dict[str, Any]) -> Any:
+        """The same flow, added by us: parents first, as Node does."""
+        made = [_waiting_job(tree)]
+        trees = [tree]
+        while trees:
+            children = trees.pop(0).get("children", ())
+            made += map(_waiting_job, children)
+            trees += children
+        assert {receipt.status for receipt in await self.store.enqueue(made)} == {"created"}
 
     async def schedule(self, id: str, *, queue: str = "mail", **about: Any) -> Any:
         """Add or update a job scheduler."""
@@ -264,6 +275,12 @@ def _new_job(
     return NewJob(
         id=id, name=name, queue=queue, payload_json=payload, due=after(delay), priority=priority, options=options
     )
+
+
+def _waiting_job(tree: dict[str, Any]) -> NewJob:
+    about = {word: value for word, value in tree.items() if word not in ("children", "if_failed")}
+    waits = tuple(After(child["id"], child["if_failed"]) for child in tree.get("children", ()))
+    return msgspec.structs.replace(_new_job(**about), after=waits)
 
 
 def _keep(said: Any) -> Keep | None:

@@ -111,8 +111,9 @@ async def test_a_parent_waits_for_its_children(scene: Scene) -> None:
     tree = {"name": "send", "queueName": QUEUE, "data": {}, "children": [child]}
     parent = await scene.node.ask("flow", tree=tree)
     await scene.node.ask("work", queue=QUEUE)
-    (reason,) = await explained(scene, parent, "held")
-    assert reason.evidence == {"by": ["jobs"]}
+    (reason,) = await explained(scene, parent, "held_by_jobs")
+    (dependency,) = reason.evidence["dependencies"]
+    assert (dependency["name"], dependency["queue"]) == ("slow", QUEUE)
     assert "jobs that have not ended" in reason.text
 
 

@@ -23,7 +23,7 @@ TABLE = "public.jobs"
 #: The store's clock is so far ahead of the server's: what an INSERT says is due at once, is.
 AHEAD_S = 60
 
-_TABLES = ("jobs", "history", "logs", "queues", "events", "jobs_table_unwritten")
+_TABLES = ("jobs", "history", "logs", "queues", "events", "edges", "outbox", "dropped", "jobs_table_unwritten")
 _EMPTY = "TRUNCATE public.jobs CASCADE; " + "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
 _STATUS = {
     "waiting": "queued",

@@ -11,10 +11,13 @@ import pytest
 from jobmill.core.changes import Hold, Release
 from jobmill.core.due import NEVER_MS
 from jobmill.core.findings import Finding
+from jobmill.core.flows import MAX_RELEASED, Signal
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import after
+from jobmill.core.values import after, at
 from jobmill.stores.postgres import PostgresStore, diagnose
 from jobmill.stores.postgres.fsck import CHECKS
+from jobmill.testing.contract.flows import waits
+from jobmill.testing.contract.steps import suspend
 from jobmill.testing.contract.support import (
     claim_ids,
     claim_one,
@@ -24,6 +27,7 @@ from jobmill.testing.contract.support import (
     put,
     put_one,
     settle,
+    started,
     state_of,
     succeed,
 )
@@ -234,3 +238,90 @@ async def test_a_pooler_before_the_server(direct: PostgresStore, migrated_url: s
         store = PostgresStore(bouncer.url(migrated_url))
         assert (await diagnosed(store, "pooler")).level == "warning"
         await store.close()
+
+
+# ---------------------------------------------------------------------------------------------------- flows
+
+
+async def flow(store: PostgresStore) -> None:
+    """b waits for a, which has ended; c for b, which is due; d has waited for a, and has ended."""
+    await put(store, new("a"), waits("b", "a", priority=1), waits("c", "b"), waits("d", "a"))
+    await settle(store, succeed(await claim_one(store)))
+    last = await claim_one(store)
+    assert last.job.id == "d"
+    await settle(store, succeed(last))
+
+
+ENDED = "WITH b AS (DELETE FROM jobmill.jobs WHERE id = 'b' RETURNING *) INSERT INTO jobmill.history"
+ENDED += (
+    " (id, queue, name, payload, state, due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms,"
+)
+ENDED += " finished_ms, worker, has_dependents, dependencies) SELECT id, queue, name, payload, 'succeeded', due_ms,"
+ENDED += " created_ms, priority, 0, 0, 1, 1, 1, 1, '', has_dependents, dependencies FROM b"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "ids"),
+    [
+        ("edge_pending", ENDED, ["c"]),
+        ("released_late", "UPDATE jobmill.edges SET state = 'succeeded' WHERE job_id = 'c'", ["c"]),
+        ("released_late", "DELETE FROM jobmill.edges WHERE job_id = 'c'", ["c"]),
+        ("released_early", "UPDATE jobmill.jobs SET held = NULL, due_ms = 1 WHERE id = 'c'", ["c"]),
+        ("edges_without_job", "INSERT INTO jobmill.edges VALUES ('x', 0, 'a', 'run', 'succeeded')", ["x"]),
+        ("dependents_unmarked", "UPDATE jobmill.jobs SET has_dependents = NULL WHERE id = 'b'", ["b"]),
+        ("dependents_unmarked", "UPDATE jobmill.history SET has_dependents = NULL WHERE id = 'a'", ["a"]),
+        ("pinned_for_nobody", "UPDATE jobmill.history SET has_dependents = true WHERE id = 'd'", ["d"]),
+        ("outbox_without_edges", "INSERT INTO jobmill.outbox VALUES ('a'), ('b'), ('x')", ["a", "b", "x"]),
+        ("records_without_job", "INSERT INTO jobmill.steps VALUES ('x', 0, 'n', 'null')", ["x"]),
+        ("records_without_job", "INSERT INTO jobmill.signals VALUES ('x', 'n', 'null')", ["x"]),
+    ],
+)
+async def test_damage_of_a_flow(direct: PostgresStore, sql: Sql, name: str, damage: str, ids: list[str]) -> None:
+    await flow(direct)
+    assert [one.check for one in await direct.fsck() if one.count] == []
+    await sql.execute(damage)
+    await repaired(direct, name, *ids)
+    if name in ("edge_pending", "released_late"):
+        assert "c" in await claim_ids(direct)
+    else:
+        assert await claim_ids(direct) == ["b"]
+        assert await sql.fetchval("SELECT held FROM jobmill.jobs WHERE id = 'c'") is not None
+
+
+async def test_a_job_that_must_fail_is_released_late(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("a"), waits("b", "a"))
+    await sql.execute("UPDATE jobmill.edges SET state = 'failed', error = 'no luck'")
+    await repaired(direct, "released_late", "b")
+    assert (await look(direct, "b")).deferred_error == "dependency a failed: no luck"
+
+
+async def test_a_lost_release_is_found_without_fsck(direct: PostgresStore, sql: Sql) -> None:
+    """A worker calls flush_outbox now and then: it examines the pending edges in turn."""
+    await flow(direct)
+    await sql.execute(ENDED)
+    assert await direct.flush_outbox() == 1
+    assert await claim_ids(direct) == ["c"]
+    assert await direct.flush_outbox() == 0
+
+
+async def test_a_dependency_that_was_deleted_counts_as_cancelled(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("a"), waits("b", "a"))
+    await sql.execute("DELETE FROM jobmill.jobs WHERE id = 'a'")
+    assert await direct.flush_outbox() == 1
+    assert (await look(direct, "b")).deferred_error == "dependency a was cancelled"
+
+
+async def test_a_job_that_waits_for_a_signal_without_end_is_no_damage(direct: PostgresStore) -> None:
+    claimed = await started(direct, new("p"))
+    await settle(direct, suspend(claimed, waits_for="go", due=at(NEVER_MS)))
+    assert [one.check for one in await direct.fsck() if one.count] == []
+    assert await claim_ids(direct) == []
+    await direct.signal("p", Signal(name="go"))
+    assert await claim_ids(direct) == ["p"]
+
+
+async def test_a_flow_in_the_outbox_is_no_damage(direct: PostgresStore) -> None:
+    await put(direct, new("a"), *[waits(f"then-{number:04}", "a") for number in range(MAX_RELEASED + 5)])
+    await settle(direct, succeed(await claim_one(direct)))
+    assert [one.check for one in await direct.fsck() if one.count] == []
+    assert await direct.flush_outbox() == 5

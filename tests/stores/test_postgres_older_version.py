@@ -9,11 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from jobmill.core.changes import Hold, Pin, Release
+from jobmill.core.changes import Cancel, Hold, Pin, Release
 from jobmill.core.job import Attempt
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import QueueSettings
+from jobmill.core.values import QueueSettings, after
 from jobmill.stores.postgres import PostgresStore
+from jobmill.testing.contract.flows import edges, waits
+from jobmill.testing.contract.steps import suspend
 from jobmill.testing.contract.support import (
     QUEUE,
     claim,
@@ -24,8 +26,10 @@ from jobmill.testing.contract.support import (
     put,
     put_one,
     retry,
+    seize,
     settle,
     state_of,
+    succeed,
 )
 from tests.kit.postgres import connected
 
@@ -138,3 +142,86 @@ async def test_an_older_client_pauses_and_resumes(
     await old.execute("UPDATE jobmill.queues SET paused = false WHERE queue = $1", QUEUE)
     assert await claim_ids(direct) == [id]
     assert await state_of(direct, id) == "running"
+
+
+# ---------------------------------------------------------------------------------------------------- flows
+
+
+async def test_an_older_worker_releases_what_waits(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """The functions in the schema decide, for all workers."""
+    await put(direct, new("a"), new("b"), waits("then", "a", "b", if_failed="run"))
+    for one in await claim(direct):
+        await old_settle(old, one.job.id, one.lease.token, "failed", 1, 0, "null", "E: x", None, 0, None)
+    assert await state_of(direct, "a") == "failed", "it is kept for its dependent"
+    assert await edges(direct, "then") == [("a", "failed"), ("b", "failed")]
+    assert await claim_ids(direct) == ["then"]
+
+
+async def test_an_older_worker_retries_what_waits(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put(direct, new("a"), waits("then", "a"))
+    await settle(direct, suspend(await seize(direct, "then"), waits_for="go", due=after(60_000)))
+    assert (await look(direct, "then")).held is not None
+    seized = await seize(direct, "then")
+    waiting = {"id": "then", "token": seized.lease.token, "errors": 1, "crashes": 0, "result": "null", "delay_ms": 0}
+    await old_settle(old, waiting=waiting)
+    job = await look(direct, "then")
+    assert (job.held is not None, job.waits_for) == (True, None)
+    assert await claim_ids(direct) == ["a"]
+
+
+async def test_an_older_client_enqueues(direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]) -> None:
+    parameters = ", ".join(f"${number}" for number in range(1, 15))
+    jobs: tuple[list[Any], ...] = (
+        ["x", "y"],
+        [QUEUE] * 2,
+        ["send"] * 2,
+        [0] * 2,
+        [],
+        [0] * 2,
+        ["{}"] * 2,
+        ["k", "k"],
+        [],
+        [],
+    )
+    rows = await old.fetch(f"SELECT * FROM jobmill.enqueue_jobs({parameters})", None, False, False, None, *jobs)
+    assert [tuple(row) for row in rows] == [(2, "x", "duplicate")]
+    await put_one(direct, waits("then", "x"))
+    await settle(direct, succeed(await claim_one(direct)))
+    assert await claim_ids(direct) == ["then"]
+
+
+async def test_a_job_that_an_older_client_cancels_is_noticed(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """It does not know edges: workers find the pending edge later."""
+    await put(direct, new("a"), waits("then", "a"))
+    await old.execute(
+        "WITH gone AS (DELETE FROM jobmill.jobs WHERE id = 'a' RETURNING *) INSERT INTO jobmill.history"
+        " (id, queue, name, payload, state, due_ms, created_ms, priority, errors, crashes, claims, updated_ms,"
+        " started_ms, finished_ms, worker) SELECT id, queue, name, payload, 'cancelled', due_ms, created_ms, priority,"
+        " errors, crashes, claims, 1, started_ms, 1, worker FROM gone"
+    )
+    assert await claim_ids(direct) == []
+    assert await direct.flush_outbox() == 1
+    assert (await claim_one(direct)).job.deferred_error == "dependency a was cancelled"
+
+
+async def test_an_older_client_cannot_requeue_a_job_that_waits(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put(direct, new("a"), waits("then", "a"))
+    await direct.change(["then"], Cancel())
+    requeue = (
+        "WITH back AS (INSERT INTO jobmill.jobs (id, queue, name, payload, due_ms, created_ms, updated_ms, priority)"
+        " SELECT id, queue, name, payload, 1, 1, 1, priority FROM jobmill.history WHERE id = $1 RETURNING id)"
+        " DELETE FROM jobmill.history USING back WHERE history.id = back.id"
+    )
+    with pytest.raises(asyncpg.CheckViolationError, match="history_requeued"):
+        await old.execute(requeue, "then")
+    await direct.change(["a"], Cancel())
+    await old.execute(requeue, "a")
+    assert await claim_ids(direct) == ["a"]

@@ -16,15 +16,30 @@ from jobmill import Client, StoreError
 from jobmill.core.audit import AuditEntry, AuditFilter
 from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.events import Event
+from jobmill.core.flows import Signal, Step
 from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.usage import Usage
-from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
+from jobmill.core.values import EVERYTHING, Filter, Lease, QueueChange, RateLimit, Report, after
 from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.announce import card, tally
-from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
+from jobmill.testing.contract.flows import edges, waits
+from jobmill.testing.contract.steps import suspend
+from jobmill.testing.contract.support import (
+    claim_one,
+    fail,
+    look,
+    new,
+    put,
+    put_one,
+    retry,
+    settle,
+    state_of,
+    succeed,
+    wish,
+)
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.kit.measure import best_of
@@ -93,6 +108,7 @@ USAGE = Usage(
     finished_ms=2,
     worker="w",
 )
+LEASE = Lease("x", "token", "mail", "send", 0)
 PUBLISHED = Event(type="paid", job_id="x", name="send", queue="mail", at_ms=1)
 
 LOOKS: dict[str, Verb] = {
@@ -109,6 +125,10 @@ LOOKS: dict[str, Verb] = {
     "workers": lambda store: store.workers(),
     "tallies": lambda store: store.tallies(0, 1, MINUTE_MS),
     "audit_log": lambda store: store.audit_log(AuditFilter()),
+    "dependencies": lambda store: store.dependencies("x"),
+    "dependents": lambda store: store.dependents("x"),
+    "flows": lambda store: store.flows(),
+    "recorded": lambda store: store.recorded("x"),
 }
 RUNS: dict[str, Verb] = {
     "exchange": lambda store: store.exchange([], wish()),
@@ -118,6 +138,9 @@ RUNS: dict[str, Verb] = {
     "reschedule": lambda store: store.change(Filter(states=("waiting",)), Reschedule(after(1))),
     "remove": lambda store: store.change(Filter(states=("waiting",)), Remove()),
     "record_usage": lambda store: store.record_usage([USAGE]),
+    "flush_outbox": lambda store: store.flush_outbox(),
+    "record_step": lambda store: store.record_step(LEASE, Step(number=0, name="x")),
+    "signal": lambda store: store.signal("x", Signal(name="go")),
     "announce": lambda store: store.announce(card(), [tally(store.now(), claimed=1)]),
     "order_stop": lambda store: store.order_stop(["w1"]),
     "audit": lambda store: store.audit([AuditEntry(id="e", who="ada", what="mark")]),
@@ -173,6 +196,26 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
         await refused(store, {name: verb for name, verb in {**LOOKS, **RUNS, **SETS}.items() if name != "settings"})
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await sql.execute(f'DELETE FROM "{place.schema}".jobs')
+
+
+async def test_a_producer_enqueues_flows(place: Place) -> None:
+    live = await put_one(place.owner, new("live"))
+    final = await put_one(place.owner, new("final"))
+    await place.owner.change([final], Cancel())
+    async with place.store("producer") as store, connected(as_user_of(store)) as sql:
+        await store.enqueue([new("a"), waits("b", "a", live, final, if_failed="run", flow="f")])
+        async with sql.transaction():
+            await store.enqueue_within(sql, [new("c"), waits("d", "c", final, if_failed="run")])
+        assert await edges(place.owner, "b") == [("a", "pending"), (live, "pending"), (final, "cancelled")]
+        assert await edges(place.owner, "d") == [("c", "pending"), (final, "cancelled")]
+        # It cannot change the edges of jobs that are there.
+        add = f'SELECT * FROM "{place.schema}".enqueue_edges($1, false, $2, $3, $4, $5, $6)'
+        created = (await look(place.owner, "b")).created_ms
+        for job in ("a", "b", live):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="only new jobs"):
+                await sql.fetch(add, created, [], [job], [7], [final], ["run"])
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await sql.execute(f'DELETE FROM "{place.schema}".edges')
 
 
 def as_user_of(store: PostgresStore) -> str:
@@ -243,11 +286,30 @@ async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
             assert await settle(store, outcome(claimed)) == ["done"]
         await store.publish([PUBLISHED])
         assert await store.events("mail")
+        await _run_a_flow(store)
         await put_one(store)
         await allowed(store, {**LOOKS, **RUNS})
         await refused(store, SETS)
         with pytest.raises(StoreError, match="permission denied for schema"):
             await install_jobs_table(store, "public.jobs")
+
+
+async def _run_a_flow(store: PostgresStore) -> None:
+    await store.change(EVERYTHING, Remove())
+    await put(store, new("a"), waits("b", "a"), waits("c", "b"))
+    parent = await claim_one(store)
+    assert await store.record_step(parent.lease, Step(number=0, name="x"))
+    assert await store.signal("a", Signal(name="go")) == "stored"
+    assert await settle(store, suspend(parent, new("child"))) == ["done"]
+    for id in ("child", "a", "b"):
+        claimed = await claim_one(store)
+        assert claimed.job.id == id
+        assert await settle(store, fail(claimed) if id == "b" else succeed(claimed)) == ["done"]
+    assert (await store.change(["b"], Requeue())).ids == ["b"]
+    assert (await store.change(["b", "c"], Cancel())).ids == ["b", "c"]
+    assert (await store.change(["a", "b", "c"], Remove())).ids == ["a", "b", "c"]
+    await store.purge()
+    assert await store.flush_outbox() == 0
 
 
 async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:

@@ -19,9 +19,10 @@ from tests.kit.postgres import connected
 pytestmark = pytest.mark.stores("postgres")
 
 #: What fills the columns of a live job, by type.
-FILLING = {"text": "'1'", "integer": "1", "bigint": "1"}
+FILLING = {"text": "'1'", "integer": "1", "bigint": "1", "boolean": "true"}
 #: Columns of live jobs that a claim or a settlement decides, or that no final job has.
 DECIDED = {"seq", "lease_until_ms", "token", "id", "updated_ms", "errors", "crashes", "error", "result", "held"}
+DECIDED |= {"waits_for", "has_dependents"}
 
 LEASE = Lease("a", "token", "default", "noop", 0)
 PLAIN = Settlement(

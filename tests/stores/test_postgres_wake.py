@@ -241,7 +241,10 @@ async def main():
         await jobs.enqueue("send", queue="mail")
 asyncio.run(main())
 """,
+    # Without garbage collection: asyncio does not wait for what the collector closes while the loop ends.
     "forgets to close": """
+import gc
+gc.disable()
 async def main():
     await jobmill.connect().enqueue("send", queue="mail")
 asyncio.run(main())

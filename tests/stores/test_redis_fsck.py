@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jobmill.bullmq import Queue
-from jobmill.core.changes import Hold
+from jobmill.core.changes import Cancel, Hold, Remove
 from jobmill.core.findings import Finding
-from jobmill.core.values import QueueChange, Report
+from jobmill.core.flows import After
+from jobmill.core.values import NewJob, QueueChange, Report
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.fsck import CHECKS
 from jobmill.stores.redis.url import RedisUrl
@@ -20,6 +23,7 @@ from jobmill.testing.contract.support import (
     QUEUE,
     claim_ids,
     claim_one,
+    fail,
     in_state,
     new,
     put,
@@ -71,9 +75,11 @@ async def is_repaired(store: RedisStore, field: Field, check: str, *ids: str) ->
     assert await damage(store) == {}
 
 
-def snapshot(field: Field) -> dict[bytes, bytes]:
-    """All keys of the queue and their values."""
-    return {key: field.raw.dump(key) for key in sorted(field.raw.scan_iter(f"{field.Q}:*"))}
+def snapshot(field: Field) -> dict[bytes, Any]:
+    """All keys of the queue and their values. A server may dump the fields of a hash in another order after a read."""
+    read = {b"hash": field.raw.hgetall, b"set": field.raw.smembers}
+    keys = sorted(field.raw.scan_iter(f"{field.Q}:*"))
+    return {key: read.get(field.raw.type(key), field.raw.dump)(key) for key in keys}
 
 
 async def test_every_check_is_found_below() -> None:
@@ -164,6 +170,122 @@ async def test_waiting_children_unheld(store: RedisStore, field: Field) -> None:
     field.plant("stuck", "waiting-children")
     await is_repaired(store, field, "waiting_children_unheld", f"{QUEUE}:stuck")
     assert field.places() == {held.encode(): ["waiting-children"], b"stuck": ["wait"]}
+
+
+def waits(id: str, *on: str, flow: str | None = None) -> NewJob:
+    return structs.replace(new(id), after=tuple(After(one) for one in on), flow=flow)
+
+
+@pytest.mark.parametrize("how", ["succeeded", "failed", "cancelled", "removed"])
+async def test_a_release_that_was_lost(store: RedisStore, field: Field, how: str) -> None:
+    """Another program has ended a dependency, and did not know of the job that waits for it."""
+    await put(store, new("a"), new("b"), waits("then", "a", "b"))
+    claimed = {one.job.id: one for one in [await claim_one(store), await claim_one(store)]}
+    assert await settle(store, succeed(claimed["b"])) == ["done"]
+    parent = field.raw.hmget(field.key("a"), "parentKey", "parent")
+    field.raw.hdel(field.key("a"), "parentKey", "parent")
+    if how in ("succeeded", "failed"):
+        ends = succeed(claimed["a"], 7) if how == "succeeded" else fail(claimed["a"], "no luck")
+        assert await settle(store, ends) == ["done"]
+    else:
+        await store.change(["a"], Cancel())
+    if how == "removed":
+        await store.change(["a"], Remove())
+    else:
+        field.raw.hset(field.key("a"), mapping=dict(zip(("parentKey", "parent"), parent, strict=True)))
+    await is_repaired(store, field, "dependencies_gone", f"{QUEUE}:then")
+    then = await claim_one(store)
+    why = {"failed": "dependency a failed: no luck", "cancelled": "dependency a was cancelled"}
+    assert (then.job.id, then.job.deferred_error) == ("then", why.get(how))
+
+
+async def test_staged_alone(store: RedisStore, field: Field) -> None:
+    await put(store, new("a"), waits("then", "a"), new("free"))
+    staged = f"{field.Q}:jobmill:staged"
+    field.raw.sadd(f"{field.Q}:then:dependencies", staged)
+    field.raw.lrem(f"{field.Q}:wait", 0, "free")
+    field.put("free", "waiting-children")
+    field.raw.sadd(f"{field.Q}:free:dependencies", staged)
+    assert await damage(store) == {}, "somebody may still enqueue the flow"
+    for id in ("then", "free"):
+        field.raw.hset(field.key(id), "timestamp", int(time.time() * 1000) - 61_000)
+    await is_repaired(store, field, "staged_alone", f"{QUEUE}:then", f"{QUEUE}:free")
+    assert sorted(await claim_ids(store)) == ["a", "free"]
+    assert field.places()[b"then"] == ["waiting-children"]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_flow_unfinished(store: RedisStore, field: Field, committed: bool) -> None:
+    """A process has ended while it enqueued a large flow."""
+    await put_one(store, new("other"))
+    run = store.context.run
+    calls = 0
+
+    async def dies(script: Any, queue: str, now_ms: int, **request: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > (5 if committed else 3):
+            raise StoreUnavailable("the process has ended")
+        return await run(script, queue, now_ms, **request)
+
+    store.context.run = dies  # type: ignore[method-assign]
+    ids = [f"part-{n}" for n in range(300)]
+    with pytest.raises(StoreUnavailable):
+        await put(store, *map(new, ids), waits("last", *ids))
+    store.context.run = run  # type: ignore[method-assign]
+    assert await claim_ids(store) == ["other"], "no job of the flow runs before all of it is there"
+    assert await damage(store) == {}, "the process may still be there"
+    index = f"jobmill:{field.Q.partition(':')[0]}:relays:staged"
+    ((key, score),) = field.raw.zrange(index, 0, -1, withscores=True)
+    assert (score < 0) == committed
+    field.raw.zadd(index, {key: score - 61_000 if score > 0 else score + 61_000})
+    await is_repaired(store, field, "flow_unfinished", key.decode().rpartition(":")[2])
+    assert len(await claim_ids(store, 500)) == (300 if committed else 0)
+    assert (await state_of(store, "last") is not None) == committed
+    assert field.raw.keys(f"{index}*") == []
+
+
+@pytest.mark.parametrize("how", ["unlinked", "ended", "gone"])
+async def test_relay_astray(store: RedisStore, field: Field, how: str) -> None:
+    await put(store, new("a"), waits("left", "a"), waits("right", "a"))
+    relay = field.raw.hget(field.key("a"), "parentKey").decode()
+    if how == "unlinked":
+        field.raw.hdel(field.key("a"), "parentKey", "parent")
+    else:
+        claimed = await claim_one(store)
+        field.raw.hdel(field.key("a"), "parentKey", "parent")
+        assert await settle(store, succeed(claimed, 5)) == ["done"]
+        field.raw.hset(field.key("a"), "parentKey", relay)
+    if how == "gone":
+        field.raw.delete(field.key("a"))
+        field.raw.zrem(f"{field.Q}:completed", "a")
+    lost = await damage(store)
+    assert "relay_astray" in lost
+    await store.fsck(repair=True)
+    assert await damage(store) == {}
+    if how == "unlinked":
+        assert await settle(store, succeed(await claim_one(store), 5)) == ["done"]
+    assert sorted(await claim_ids(store)) == ["left", "right"]
+    assert field.raw.exists(relay) == (how != "gone")
+
+
+async def test_flow_index(store: RedisStore, field: Field) -> None:
+    await put(store, structs.replace(new("a"), flow="f"), structs.replace(new("b"), flow="f"), waits("c", flow="g"))
+    for id in ("a", "c"):
+        field.raw.delete(field.key(id))
+        field.raw.lrem(f"{field.Q}:wait", 0, id)
+    await is_repaired(store, field, "flow_index", f"{QUEUE}:a", f"{QUEUE}:c")
+    assert await store.flows() == ["f"]
+
+
+async def test_flows_of_all_kinds_are_not_damaged(store: RedisStore, field: Field) -> None:
+    await put(store, new("a"), waits("left", "a", flow="f"), waits("right", "a"), waits("last", "left", "right"))
+    await put(store, *[waits(f"more-{n}", "last") for n in range(260)])
+    assert await settle(store, succeed(await claim_one(store), 5)) == ["done"]
+    await store.change(["right"], Hold())
+    before = snapshot(field)
+    assert await damage(store, repair=True) == {}
+    assert snapshot(field) == before
 
 
 async def test_marker_missing(store: RedisStore, field: Field) -> None:

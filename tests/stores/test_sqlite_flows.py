@@ -108,6 +108,8 @@ def plan(store: SqliteStore, statement: str, width: int) -> str:
         ("dependencies", 3, "SEARCH edges USING PRIMARY KEY (job_seq=? AND number>?)"),
         ("dependents", 2, "SEARCH edges USING INDEX jobmill_edges_on (on_seq=?)"),
         ("flows", 2, "SEARCH jobs USING COVERING INDEX jobmill_flow (flow>? AND flow<?)"),
+        ("flow_count", 2, "SEARCH jobs USING INDEX jobmill_flow (flow=?)"),
+        ("edges_between", 1, "SEARCH edges USING PRIMARY KEY (job_seq=?)"),
         ("freed", 3, "SEARCH edges USING PRIMARY KEY (job_seq=?)"),
         ("steps", 1, "SEARCH steps USING INDEX sqlite_autoindex_jobmill_steps_1 (seq=?)"),
     ],

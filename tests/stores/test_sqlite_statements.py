@@ -30,4 +30,4 @@ def test_statements_come_without_comments() -> None:
 
 
 def test_a_statement_about_rows_has_parameters_for_each() -> None:
-    assert sql_rows("log", 2).endswith("VALUES (?1, ?2, ?3, ?4), (?5, ?6, ?7, ?8)")
+    assert sql_rows("log", 2).endswith("VALUES (?1, ?2, ?3, ?4, ?5, ?6), (?7, ?8, ?9, ?10, ?11, ?12)")

@@ -47,7 +47,7 @@ async def enqueueing() -> None:
     assert_type(await send.enqueue("ada"), Enqueued[str])
     assert_type(await send.enqueue(to="ada", subject="hi", urgent=True), Enqueued[str])
     assert_type(await send.options(delay="10m", priority=2).enqueue("ada"), Enqueued[str])
-    assert_type(send.draft("ada"), Draft)
+    assert_type(send.draft("ada"), Draft[str])
     assert_type(await jobs.enqueue_many([send.draft("ada"), count.options(id="x").draft(3)]), list[Enqueued[Any]])
     assert_type(await jobs.enqueue("send", {"to": "ada"}, cron="0 9 * * mon", key="k"), Enqueued[Any])
 

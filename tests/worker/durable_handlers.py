@@ -28,6 +28,7 @@ async def work(context: Context, n: int, path: str) -> list[object]:
     doubled = await context.run(double.draft(n=n))
     both = await context.run_all(double.draft(n=m) for m in (3, 4))
     await context.sleep("nap", 0.01)
+    await context.add(double.draft(n=0))
     return [first, doubled, both, await context.wait_for("go", int, timeout="1h"), os.getpid()]
 
 
@@ -36,6 +37,7 @@ def sync_work(context: Context, n: int, path: str) -> list[object]:
     doubled = context.sync.run(double.draft(n=n))
     both = context.sync.run_all(double.draft(n=m) for m in (3, 4))
     context.sync.sleep("nap", 0.01)
+    context.sync.add(double.draft(n=0))
     return [first, doubled, both, context.sync.wait_for("go", int, timeout="1h"), os.getpid()]
 
 

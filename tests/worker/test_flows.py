@@ -225,6 +225,31 @@ async def test_a_child_that_fails_raises_in_the_handler(jobs: Client, worker: Wo
     assert await enqueued.result(timeout="30s") == f"job {enqueued.id}.0 (bad) failed: ValueError: no luck"
 
 
+async def test_a_handler_adds_jobs_that_its_dependents_wait_for(jobs: Client, worker: Worker) -> None:
+    ran: list[str] = []
+
+    @jobs.handler
+    async def part(n: int) -> None:
+        ran.append(f"part {n}")
+
+    @jobs.handler
+    async def split(context: Context) -> str:
+        ran.append("split")
+        await context.add(part.draft(n=1), part.draft(n=2))
+        return "result"
+
+    @jobs.handler
+    async def last(text: str) -> str:
+        ran.append("last")
+        return text
+
+    await worker.start()
+    enqueued = await last.draft(split.draft().result).enqueue()
+    assert await enqueued.result(timeout="30s") == "result"
+    assert (ran[0], sorted(ran[1:3]), ran[3]) == ("split", ["part 1", "part 2"], "last")
+    assert len(ran) == 4
+
+
 async def test_children_that_wait_for_each_other(jobs: Client, worker: Worker) -> None:
     @jobs.handler
     async def one(n: int) -> int:
@@ -284,6 +309,7 @@ async def test_many_dependents_are_released_at_once(jobs: Client, worker: Worker
         return (await flow.progress()).succeeded == 2_501
 
     await until(is_done, timeout=60)
+    assert worker._context.counts.outbox_flushed >= 1_500
 
 
 # ---------------------------------------------------------------------------------------------------- isolated handlers

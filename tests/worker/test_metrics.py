@@ -130,13 +130,13 @@ async def test_a_worker_counts_what_it_did(workers: WorkerProcesses, jobs: Clien
     assert metrics("jobmill_running") == 0
     assert metrics("jobmill_store_up") == 1
     assert metrics("jobmill_leases_lost_total") == 0
-    assert metrics("jobmill_settlements_refused_total") == 0
+    assert metrics("jobmill_settlements_refused_total") == metrics("jobmill_outbox_flushed_total") == 0
     assert abs(metrics("jobmill_store_clock_skew_seconds") or 0) < 1
     assert (metrics("jobmill_exchange_seconds_count") or 0) >= 4
     assert metrics("jobmill_exchange_jobs_count") == metrics("jobmill_exchange_seconds_count")
     # Each of 7 runs is claimed and settled, but for the cancelled one.
     assert metrics("jobmill_exchange_jobs_sum") == 13
-    assert metrics.labels("loop") == {"announcer", "exchanger 1", "heartbeat", "reporter"}
+    assert metrics.labels("loop") == {"announcer", "exchanger 1", "heartbeat", "outbox", "reporter"}
     build = {"version": jobmill.__version__, "store": "sqlite", "python": platform.python_version()}
     assert metrics("jobmill_build_info", **build) == 1
     # No id, no tenant, no text of an error; no name that this worker does not know.

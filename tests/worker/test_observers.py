@@ -243,7 +243,7 @@ async def test_an_observer_replaces_drafts_and_gets_the_results(jobs: Client) ->
     results: list[str] = []
 
     @jobs.observe("enqueue")
-    def urgent(drafts: list[Draft]) -> Enqueues:
+    def urgent(drafts: list[Draft[Any]]) -> Enqueues:
         for at, draft in enumerate(drafts):
             drafts[at] = structs.replace(draft, options=structs.replace(draft.options, priority=9))
         enqueued = yield
@@ -263,7 +263,7 @@ def test_the_sync_client_has_the_same_observers(jobs: Client) -> None:
     seen: list[str] = []
 
     @jobs.observe("enqueue")
-    def observe(drafts: list[Draft]) -> Enqueues:
+    def observe(drafts: list[Draft[Any]]) -> Enqueues:
         seen.extend(draft.name for draft in drafts)
         yield
 
@@ -277,11 +277,11 @@ async def test_an_observer_sees_the_error_of_the_call(caplog: pytest.LogCaptureF
     seen: list[BaseException] = []
 
     @jobs.observe("enqueue")
-    def passes_it_on(drafts: list[Draft]) -> Enqueues:
+    def passes_it_on(drafts: list[Draft[Any]]) -> Enqueues:
         yield
 
     @jobs.observe("enqueue")
-    def handles_it(drafts: list[Draft]) -> Enqueues:
+    def handles_it(drafts: list[Draft[Any]]) -> Enqueues:
         try:
             yield
         except StoreUnavailable as error:

@@ -11,7 +11,6 @@ from jobmill.cli.output import cell, duration_text, make_table, one_line, plural
 from jobmill.cli.params import duration, store_options
 from jobmill.cli.runner import run, with_spinner
 from jobmill.cli.workers import workers_table
-from jobmill.core.announcing import ANNOUNCE_EVERY_S
 from jobmill.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -145,6 +144,8 @@ class Overview:
             shown += [Text("\nerrors of the last hour", "bold"), self._errors()]
         if self.workers or self.errors:
             parts = [what for what, is_shown in (("workers", self.workers), ("errors", self.errors)) if is_shown]
+            from jobmill.core.announcing import ANNOUNCE_EVERY_S
+
             old = f"{' and '.join(parts)}: up to {ANNOUNCE_EVERY_S:g} s old; queues: now"
             shown.append(Text(f"\n{old}", "dim"))
         if self.late:

@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import Raw
@@ -28,6 +28,7 @@ from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
 from jobmill.handlers.context import Context
+from jobmill.handlers.conversion import to_plain
 from jobmill.handlers.draft import Draft, Group
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.flow import Flow
@@ -35,7 +36,6 @@ from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextH
 from jobmill.handlers.hooks import Hooks, LifespanT, Moment
 from jobmill.handlers.observers import Begun, Observed, ObserverT
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
-from jobmill.handlers.signature import to_plain
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
 from jobmill.store import RecordsUsage, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -51,6 +51,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+Drafts: TypeAlias = Sequence[Draft[Any]]
+#: Makes the jobs of drafts, for a store.
+MakeJobs: TypeAlias = Callable[[Store, Drafts], list[NewJob]]
 
 #: The options of one job are never larger: only a payload within this distance of the limit has its size checked.
 MAX_OPTIONS_BYTES = 64 * 1024
@@ -219,10 +223,10 @@ class Client(ManagesJobs):
 
         Drafts that these wait for are enqueued as well.
         """
-        listed = drafts if isinstance(drafts, tuple) else list(drafts)
-        if any(draft.needs for draft in listed):
-            return self._send_flow(listed, within)
-        return (self._send_observed if self.hooks.observers.enqueue else self._send)(listed, within)
+        drafts = tuple(drafts)
+        if any(draft.needs for draft in drafts):
+            return self._send_flow(drafts, within)
+        return (self._send_observed if self.hooks.observers.enqueue else self._send)(drafts, within)
 
     async def enqueue_group(self, group: Group[Any], *, within: Any = None) -> Flow:
         """Enqueue the drafts of a group, and all that they wait for, in one call."""
@@ -230,22 +234,17 @@ class Client(ManagesJobs):
             return Flow(self, group.id or self.store.new_id())
         return (await self._send_flow(group.drafts, within, group.id))[0].flow
 
-    async def _send_flow(
-        self, drafts: Sequence[Draft[Any]], within: Any, flow: str | None = None
-    ) -> list[Enqueued[Any]]:
+    async def _send_flow(self, drafts: Drafts, within: Any, flow: str | None = None) -> list[Enqueued[Any]]:
         plan = FlowPlan.of(drafts, flow)
-        enqueued = await (self._send_observed if self.hooks.observers.enqueue else self._send)(
-            plan.drafts, within, plan
-        )
+        send = self._send_observed if self.hooks.observers.enqueue else self._send
+        enqueued = await send(plan.drafts, within, partial(_jobs_of_plan, plan))
         return [enqueued[at] for at in plan.wanted]
 
-    async def _send_observed(
-        self, drafts: Sequence[Draft[Any]], within: Any, plan: FlowPlan | None = None
-    ) -> list[Enqueued[Any]]:
+    async def _send_observed(self, drafts: Drafts, within: Any, make: MakeJobs | None = None) -> list[Enqueued[Any]]:
         drafts = list(drafts)
         begun = Begun(self.hooks.observers.enqueue, drafts)
         try:
-            enqueued = await self._send(drafts, within, plan)
+            enqueued = await self._send(drafts, within, make)
         except BaseException as error:
             begun.fail(error)
             raise
@@ -253,15 +252,12 @@ class Client(ManagesJobs):
         return enqueued
 
     async def _send(
-        self, drafts: Sequence[Draft[Any]], within: Any, plan: FlowPlan | None = None
+        self, drafts: Sequence[Draft[Any]], within: Any, make: MakeJobs | None = None
     ) -> list[Enqueued[Any]]:
         bound = self._bound
         if not bound.is_open:
             await self.open()
-        if plan is None:
-            new_jobs = [_new_job(bound.store, draft) for draft in drafts]
-        else:
-            new_jobs = plan.new_jobs(drafts, bound.store.new_id, partial(_new_job, bound.store))
+        new_jobs = (make or _new_jobs)(bound.store, drafts)
         if within is None:
             if bound.transactional is not None:
                 bound.transactional.check_unlocked()
@@ -272,9 +268,7 @@ class Client(ManagesJobs):
             receipts = await self._enqueue_within(within, new_jobs)
         if self.hooks.wants_events:
             await self._call_hooks(new_jobs, receipts)
-        if plan is not None:
-            return [Enqueued(self, receipt, new.flow) for receipt, new in zip(receipts, new_jobs, strict=True)]
-        return [Enqueued(self, receipt) for receipt in receipts]
+        return [Enqueued(self, receipt, new.flow) for receipt, new in zip(receipts, new_jobs, strict=True)]
 
     async def _enqueue_within(self, within: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         transactional = self._bound.transactional
@@ -380,6 +374,14 @@ class Client(ManagesJobs):
             worker.cancel()
             await asyncio.wait([worker])
             await self.close()
+
+
+def _new_jobs(store: Store, drafts: Drafts) -> list[NewJob]:
+    return [_new_job(store, draft) for draft in drafts]
+
+
+def _jobs_of_plan(plan: FlowPlan, store: Store, drafts: Drafts) -> list[NewJob]:
+    return plan.new_jobs(drafts, store.new_id, partial(_new_job, store))
 
 
 def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:

@@ -21,8 +21,8 @@ from jobmill.core.job import Job
 from jobmill.core.tallies import MINUTE_MS, Tally
 from jobmill.core.values import Count, Depth, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from jobmill.handlers.conversion import to_plain
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.signature import to_plain
 from jobmill.store import Store
 
 log = logging.getLogger("jobmill")

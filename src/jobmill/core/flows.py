@@ -116,6 +116,11 @@ def is_bad(state: EdgeState) -> bool:
     return state in ("failed", "cancelled")
 
 
+def refreshed(edge: Dependency, dependency: Job) -> Dependency:
+    """An edge in the present state of its dependency."""
+    return edge_to(edge.number, After(edge.id, edge.if_failed), dependency)
+
+
 def blocks(edge: Dependency) -> bool:
     """Whether an edge keeps its job waiting."""
     return edge.state == "pending" or (is_bad(edge.state) and edge.if_failed == "wait")

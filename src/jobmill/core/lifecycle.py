@@ -230,8 +230,7 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
         case Snoozed():
             decided = _wait(claimed, "snoozed", after(outcome.delay_ms), claimed.job.errors, claimed.job.error)
         case Suspended():
-            decided = _wait(claimed, "suspended", outcome.due, claimed.job.errors, claimed.job.error)
-            decided = structs.replace(decided, children=outcome.children, waits_for=outcome.waits_for)
+            decided = _suspended(claimed, outcome)
         case _:  # Released
             due = None if outcome.delay_ms is None else after(outcome.delay_ms)
             decided = _wait(claimed, "released", due, claimed.job.errors, claimed.job.error)
@@ -291,6 +290,11 @@ def _succeeded(claimed: Claimed, outcome: Succeeded, rules: Policy, now_ms: int)
         result_json=outcome.result_json,
         keep=rules.keep_succeeded,
     )
+
+
+def _suspended(claimed: Claimed, outcome: Suspended) -> Settlement:
+    decided = _wait(claimed, "suspended", outcome.due, claimed.job.errors, claimed.job.error)
+    return structs.replace(decided, children=outcome.children, waits_for=outcome.waits_for)
 
 
 def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, random: float) -> Settlement:

@@ -341,6 +341,22 @@ class Count(Struct, frozen=True):
     count: int
 
 
+#: `flow_counts` counts at most this number of jobs of a flow.
+FLOW_COUNT_LIMIT = 1_000
+
+
+class FlowCount(Struct, frozen=True):
+    """How many jobs of a flow are in each state, without zeros. Not `exact`: it may have more jobs."""
+
+    states: dict[State, int]
+    exact: bool
+
+    @staticmethod
+    def of(states: dict[State, int], limit: int) -> FlowCount:
+        """The states of at most `limit` jobs of a flow."""
+        return FlowCount(states, exact=sum(states.values()) < limit)
+
+
 class CountUpTo(Struct, frozen=True):
     """The number of jobs that match. If it is not `exact`, more jobs may match."""
 

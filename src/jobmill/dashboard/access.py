@@ -10,7 +10,8 @@ from jobmill.errors import InvalidValue
 #: The words for permissions. Each act of the dashboard needs one of them.
 ACTIONS: Final = (
     *("requeue", "cancel", "remove", "hold", "release", "reschedule", "reprioritize", "edit", "enqueue"),
-    *("pause", "limit", "recur_edit", "recur_pause", "recur_run", "worker_stop", "see_payload"),
+    *("pause", "limit", "recur_edit", "recur_pause", "recur_run", "flow_retry", "flow_cancel"),
+    *("worker_stop", "see_payload"),
 )
 
 

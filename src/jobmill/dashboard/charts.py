@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, tzinfo
 from statistics import median_low
 from typing import Final
@@ -16,6 +16,8 @@ from jobmill.dashboard.last_runs import LastRun
 from jobmill.dashboard.schedules import CalendarDay
 from jobmill.dashboard.shown import minute_text
 
+#: The states of the parts of a bar, in order.
+STRIP_STATES: Final = (*("succeeded", "failed", "cancelled", "running", "waiting", "retrying", "due", "later", "held"),)
 _DOT: Final = "M{x} 10m1 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
 _CROSS: Final = "M{x} 10m1-3l6 6M{x} 10m1 3l6-6"
 _HALF_RING: Final = "M{x} 10m1.5 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0m2-2v4"
@@ -106,6 +108,33 @@ def gauge(part: float, whole: float, state: str = "running") -> Markup:
         '<svg class="gauge {}" height="4" aria-hidden="true"><rect width="100%" height="4" rx="2"/>'
         '<rect width="{}%" height="4" rx="2"/></svg>'
     ).format(state, share)
+
+
+def strip_parts(
+    counts: Mapping[str, int], x: float, width: float, *, y: int = 0, height: int = 8, unit: str = "%"
+) -> Markup:
+    """The parts of a bar by state, what has ended first. Each is at least 1 % wide, so that few failures are seen."""
+    shown = [(state, counts[state]) for state in STRIP_STATES if counts.get(state)]
+    total = sum(count for _, count in shown)
+    widths = [max(0.01, count / total) for _, count in shown]
+    scale, parts = width / (sum(widths) or 1), Markup("")
+    for (state, count), share in zip(shown, widths, strict=True):
+        parts += Markup(
+            '<rect class="part {}" x="{}{}" y="{}" width="{}{}" height="{}"><title>{:,} {}</title></rect>'
+        ).format(
+            *("due" if state == "waiting" else state, f"{x:.1f}", unit, y, f"{share * scale:.1f}", unit, height),
+            *(count, state),
+        )
+        x += share * scale
+    return parts
+
+
+def strip(counts: Mapping[str, int]) -> Markup:
+    """How many jobs are in each state, as a bar that is as wide as its column."""
+    label = ", ".join(f"{counts[state]:,} {state}" for state in STRIP_STATES if counts.get(state))
+    return Markup('<svg class="gauge strip" width="100%" height="8" role="img" aria-label="{}">{}</svg>').format(
+        label, strip_parts(counts, 0, 100)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- throughput

@@ -30,6 +30,7 @@ NAVIGATION: Final = (
     ("q", "queues", "Queues", True),
     ("e", "errors", "Errors", True),
     ("r", "recurring", "Recurring", False),
+    ("f", "flows", "Flows", True),
     ("w", "workers", "Workers", True),
     ("a", "audit", "Audit", True),
     ("s", "system", "System", True),

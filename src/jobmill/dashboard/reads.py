@@ -11,9 +11,10 @@ from jobmill.client.client import Client
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.findings import Finding
+from jobmill.core.flows import Dependency, Dependent, Recorded
 from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.tallies import MINUTE_MS, Tally
-from jobmill.core.values import CountUpTo, Depth, Filter, LogLine, Page, QueueSettings
+from jobmill.core.values import Count, CountUpTo, Depth, Filter, FlowCount, LogLine, Page, QueueSettings
 from jobmill.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -117,6 +118,34 @@ class Reads:
         return await self._shared(
             ("find", repr(wanted), cursor, limit), lambda: self.jobs.store.find(wanted, cursor, limit)
         )
+
+    async def count(self, wanted: Filter) -> list[Count]:
+        """How many jobs match, by queue, name and state."""
+        return await self._shared(("count_all", repr(wanted)), lambda: self.jobs.store.count(wanted))
+
+    async def flows(self, before: str | None, limit: int) -> list[str]:
+        """The ids of flows, the newest first."""
+        return await self._shared(("flows", before, limit), lambda: self.jobs.store.flows(before, limit))
+
+    async def flow_counts(self, ids: Sequence[str]) -> dict[str, FlowCount]:
+        """How many jobs of these flows are in each state."""
+        return await self._shared(("flow_counts", tuple(ids)), lambda: self.jobs.store.flow_counts(ids))
+
+    async def edges(self, ids: Sequence[str]) -> set[tuple[str, str]]:
+        """Which of these jobs wait for which."""
+        return await self._shared(("edges", tuple(ids)), lambda: self.jobs.store.edges(ids))
+
+    async def dependencies(self, id: str, limit: int) -> list[Dependency]:
+        """The jobs that a job waits for, or has waited for."""
+        return await self._shared(("dependencies", id, limit), lambda: self.jobs.store.dependencies(id, 0, limit))
+
+    async def dependents(self, id: str, limit: int) -> list[Dependent]:
+        """The jobs that wait for a job, or have waited for it."""
+        return await self._shared(("dependents", id, limit), lambda: self.jobs.store.dependents(id, limit))
+
+    async def recorded(self, id: str) -> Recorded:
+        """The steps and signals of a job."""
+        return await self._shared(("recorded", id), lambda: self.jobs.store.recorded(id))
 
     async def count_up_to(self, wanted: Filter, limit: int) -> CountUpTo:
         """How many jobs match, at most `limit`."""

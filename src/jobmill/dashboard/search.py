@@ -37,7 +37,7 @@ TABS: Final[dict[str, dict[str, Any]]] = {
 }
 
 #: Qualifiers whose value is a text of a filter.
-_TEXTS: Final = {"queue": "queue", "error": "error_type", "tenant": "tenant", "unique": "unique_key"}
+_TEXTS: Final = {"queue": "queue", "error": "error_type", "tenant": "tenant", "unique": "unique_key", "flow": "flow"}
 _KNOWN: Final = (*_TEXTS, "name", "since", "recurring", "state")
 _PAYLOAD: Final = "payload."
 _MAX_INTEGER: Final = 2**63 - 1

@@ -21,7 +21,7 @@ from jobmill.core.changes import (
 )
 from jobmill.core.due import NOW, Due, after, at
 from jobmill.core.durations import instant_ms, to_ms
-from jobmill.core.job import STATES
+from jobmill.core.job import LIVE, STATES, State
 from jobmill.core.values import Filter
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.search import Search, search_of
@@ -77,6 +77,15 @@ def selection_of(view: View, ids: list[str], q: str, state: str | None, all: boo
     if len(ids) > MAX_IDS:
         raise InvalidValue("id", f"at most {MAX_IDS:,} ids", len(ids), "choose all that match a search instead")
     return Selection(ids=[limits.check_known_id(id) for id in dict.fromkeys(ids)])
+
+
+#: The acts on flows, and the states from which each changes jobs.
+FLOW_ACTS: Final[dict[str, tuple[State, ...]]] = {"flow_retry": ("failed", "cancelled"), "flow_cancel": LIVE}
+
+
+def flow_filter(view: View, id: str, tenant: str | None) -> Filter:
+    """The jobs of a flow that the visitor may see."""
+    return view.limited(Filter(flow=id, tenant=tenant))
 
 
 def change_of(act: str, view: View, fields: Fields) -> Change:

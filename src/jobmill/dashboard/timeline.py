@@ -20,7 +20,7 @@ _FOLDED: Final = 3
 _MIN_WIDTH: Final = 1.0
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class TimelineEntry(Struct, frozen=True, kw_only=True):
     """One entry: what happened, when, on which worker, how long the job had waited before and how long it ran."""
 
     shape: Shape
@@ -34,7 +34,7 @@ class Step(Struct, frozen=True, kw_only=True):
     #: How the traceback differs from the one before, as lines that begin with "-", "+" or a space.
     diff: list[str] = []
     #: Attempts that this entry stands for.
-    folded: list[Step] = []
+    folded: list[TimelineEntry] = []
     note: str | None = None
 
 
@@ -58,15 +58,15 @@ def state_of(job: Job, now_ms: int) -> tuple[Shape, str]:
     return ("retrying", "retrying") if job.errors or job.crashes else ("later", "later")
 
 
-def steps(job: Job, now_ms: int, max_attempts: int | None = None) -> list[Step]:
+def steps(job: Job, now_ms: int, max_attempts: int | None = None) -> list[TimelineEntry]:
     """The entries, the oldest first."""
-    made = [Step(shape="due", text="Enqueued", at_ms=job.created_ms)]
+    made = [TimelineEntry(shape="due", text="Enqueued", at_ms=job.created_ms)]
     made += _folded(list(_attempts(job)))
     made += _last(job, now_ms, max_attempts)
     return made
 
 
-def _attempts(job: Job) -> Iterator[Step]:
+def _attempts(job: Job) -> Iterator[TimelineEntry]:
     before: Attempt | None = None
     for attempt in job.attempts:
         number = "An attempt" if attempt.number is None else f"Attempt {attempt.number}"
@@ -75,7 +75,7 @@ def _attempts(job: Job) -> Iterator[Step]:
             waited = max(0, attempt.started_ms - before.finished_ms)
         elif before is None and attempt.number == 1 and attempt.started_ms is not None:
             waited = max(0, attempt.started_ms - job.created_ms)
-        yield Step(
+        yield TimelineEntry(
             shape="failed",
             text=f"{number} {attempt.outcome}",
             at_ms=attempt.started_ms if attempt.started_ms is not None else attempt.finished_ms,
@@ -106,7 +106,7 @@ def _diff(before: Attempt | None, attempt: Attempt) -> list[str]:
     return [line for line in list(lines)[2:] if not line.startswith("@@")]
 
 
-def _folded(attempts: list[Step]) -> Iterator[Step]:
+def _folded(attempts: list[TimelineEntry]) -> Iterator[TimelineEntry]:
     """Attempts with the same error in a row as one entry; the last attempt stands alone."""
     if not attempts:
         return
@@ -120,19 +120,19 @@ def _folded(attempts: list[Step]) -> Iterator[Step]:
         text = f"{span} {last.rpartition(' ')[2]}"
         if not last.startswith("Attempt "):
             text = f"{len(equal)} attempts {last.rpartition(' ')[2]}"
-        yield Step(shape="failed", text=text, at_ms=equal[0].at_ms, error=equal[0].error, folded=equal)
+        yield TimelineEntry(shape="failed", text=text, at_ms=equal[0].at_ms, error=equal[0].error, folded=equal)
     yield attempts[-1]
 
 
-def _last(job: Job, now_ms: int, max_attempts: int | None) -> Iterator[Step]:
+def _last(job: Job, now_ms: int, max_attempts: int | None) -> Iterator[TimelineEntry]:
     number = f"Attempt {job.attempt}" + (f" of {max_attempts}" if max_attempts else "")
     if job.state == "running":
         ran = None if job.started_ms is None else max(0, now_ms - job.started_ms)
-        yield Step(shape="running", text=f"{number} runs", at_ms=job.started_ms, worker=job.worker, ran_ms=ran)
+        yield TimelineEntry(shape="running", text=f"{number} runs", at_ms=job.started_ms, worker=job.worker, ran_ms=ran)
     elif job.state == "succeeded":
         waited = None if job.attempts or job.started_ms is None else max(0, job.started_ms - job.created_ms)
         ran = _between(job.started_ms, job.finished_ms)
-        yield Step(
+        yield TimelineEntry(
             shape="succeeded",
             text=f"{number} succeeded",
             at_ms=job.started_ms if job.started_ms is not None else job.finished_ms,
@@ -142,16 +142,18 @@ def _last(job: Job, now_ms: int, max_attempts: int | None) -> Iterator[Step]:
         )
     elif job.state == "failed":
         if not job.attempts:
-            yield Step(shape="failed", text="Failed", at_ms=job.finished_ms, error=job.error, worker=job.worker)
+            yield TimelineEntry(
+                shape="failed", text="Failed", at_ms=job.finished_ms, error=job.error, worker=job.worker
+            )
     elif job.state == "cancelled":
-        yield Step(shape="cancelled", text="Cancelled", at_ms=job.finished_ms)
+        yield TimelineEntry(shape="cancelled", text="Cancelled", at_ms=job.finished_ms)
     else:
         shape, word = state_of(job, now_ms)
         at_ms = None if job.due_at is None else int(job.due_at.timestamp() * 1000)
         by = "" if job.held is None else f", by {', '.join(job.held.by)}"
         due = "due since" if word == "due" else "due at"
         note = due if word != "held" else f"held{by}" if at_ms is None else f"held{by}, {due}"
-        yield Step(shape=shape, text=number, at_ms=at_ms, note=note)
+        yield TimelineEntry(shape=shape, text=number, at_ms=at_ms, note=note)
 
 
 def bar(job: Job, now_ms: int) -> list[BarPart]:

@@ -142,6 +142,13 @@ class Context(Generic[S]):
         results: list[R] = await self.durable.run_all(list(drafts))
         return results
 
+    async def add(self, *drafts: Draft[Any]) -> None:
+        """Add jobs that belong to this one: they are enqueued when the handler has returned, and it ends after them.
+
+        So jobs that wait for this job also wait for those. If the handler fails, nothing is added.
+        """
+        self.durable.add(drafts)
+
     async def sleep(self, name: str, duration: Duration) -> None:
         """Suspend this run for a time; its slot is free meanwhile. The time counts from the first call of this name."""
         await self.durable.sleep(name, duration)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
@@ -26,7 +26,9 @@ class EnqueuesDrafts(Protocol):
 
     hooks: Hooks
 
-    async def enqueue_many(self, drafts: Iterable[Draft[Any]], *, within: Any = None) -> list[Enqueued[Any]]:
+    def enqueue_many(
+        self, drafts: Iterable[Draft[Any]], *, within: Any = None
+    ) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
         """Enqueue drafts, and all drafts that they wait for, in one call to the store."""
 
     async def enqueue_group(self, group: Group[Any], *, within: Any = None) -> Flow:

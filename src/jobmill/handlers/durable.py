@@ -18,11 +18,11 @@ from msgspec import Raw, Struct
 from jobmill.core.durations import Duration, to_ms
 from jobmill.core.flows import MAX_STEP_BYTES, MAX_STEPS, Dependency, Recorded, Signal, Step, first_line
 from jobmill.core.job import DAY_MS, Job
-from jobmill.core.lifecycle import Suspended
+from jobmill.core.lifecycle import Succeeded, Suspended
 from jobmill.core.values import NewJob, at
 from jobmill.errors import DependencyFailed, InvalidValue, JobmillError, JobNotFound, StepFailed, StepsChanged
+from jobmill.handlers.conversion import result_decoder, to_plain
 from jobmill.handlers.draft import Draft
-from jobmill.handlers.signature import result_decoder, to_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +30,10 @@ T = TypeVar("T")
 
 #: The end of a wait without a timeout.
 FOREVER_MS = 100 * 365 * DAY_MS
+
+
+#: The number of the step that has the result of a handler which has added jobs.
+RETURNED = MAX_STEPS
 
 
 class Suspend(BaseException):
@@ -77,7 +81,7 @@ class OpenStep(Struct, frozen=True):
     name: str
 
 
-class Done(Struct, frozen=True):
+class DoneStep(Struct, frozen=True):
     """A step that an earlier run has done."""
 
     result_json: bytes
@@ -100,6 +104,8 @@ class DurableRun:
         self._names: Counter[str] = Counter()
         #: A step that failed. It is recorded when the next step begins, because then the handler has continued.
         self._failed: Step | None = None
+        #: Jobs that are enqueued when the handler has returned, and that the end of this job waits for.
+        self._added: list[NewJob] = []
         #: The suspension that the handler must not have caught.
         self.suspended: Suspend | None = None
 
@@ -122,7 +128,7 @@ class DurableRun:
         times = self._names[name] + 1
         return f"{self._job.id}:{name}" + ("" if times == 1 else f"#{times}")
 
-    async def begin(self, step: OpenStep) -> OpenStep | Done:
+    async def begin(self, step: OpenStep) -> OpenStep | DoneStep:
         """Look whether an earlier run has done this step. Raises StepFailed if it failed there."""
         await self._load()
         known = self._steps.get(step.number)
@@ -136,7 +142,7 @@ class DurableRun:
             )
         if known.error is not None:
             raise StepFailed(f"step {step.name!r} failed in an earlier run: {known.error}")
-        return Done(known.result_json)
+        return DoneStep(known.result_json)
 
     async def end(self, step: OpenStep, value: Any) -> None:
         """Record the result of a step."""
@@ -155,7 +161,7 @@ class DurableRun:
     async def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function once in the life of the job, as far as its result could be recorded."""
         begun = await self.begin(self.number(name))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             return decoded(function, begun)
         try:
             if inspect.iscoroutinefunction(function):
@@ -181,7 +187,7 @@ class DurableRun:
         """Suspend the run until a signal has come; None after the timeout. What came first stays the answer."""
         until_ms = await self._instant(f"wait for {name}", FOREVER_MS if timeout is None else to_ms(timeout, "timeout"))
         answer = await self.begin(self.number(f"signal {name}"))
-        if isinstance(answer, Done):
+        if isinstance(answer, DoneStep):
             got = msgspec.json.decode(answer.result_json, type=list[Raw])
             return _typed(got[0], kind) if got else None
         signals: dict[str, Signal] = {one.name: one for one in (await self._load()).signals}
@@ -197,7 +203,7 @@ class DurableRun:
     async def _instant(self, name: str, after_ms: int) -> int:
         """The end of a wait: decided once, and recorded."""
         begun = await self.begin(self.number(name))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             return msgspec.json.decode(begun.result_json, type=int)
         until_ms = self._access.now_ms() + after_ms
         await self.end(begun, until_ms)
@@ -220,12 +226,28 @@ class DurableRun:
             self._suspend(Suspended(children=tuple(children)))
         return [_result_of(client, children[at], ended[at]) for at in wanted]
 
+    def add(self, drafts: Sequence[Draft[Any]]) -> None:
+        """Let the end of this job wait for other jobs."""
+        if drafts:
+            client: MakesChildren = drafts[0].client  # type: ignore[assignment]  # the client of the handlers
+            children, _ = client.child_jobs(drafts, self._job, self._next_child)
+            self._next_child += len(children)
+            self._added += children
+
     # ------------------------------------------------------------------------------------------------ the end
+
+    async def finish(self, outcome: Succeeded) -> Succeeded | Suspended:
+        """The handler has returned. If it has added jobs, its result is recorded, and the job waits for them."""
+        if not self._added:
+            return outcome
+        ended = msgspec.json.encode([[child.id for child in self._added], Raw(outcome.result_json)])
+        await self._record(Step(number=RETURNED, name="return", result_json=ended))
+        return Suspended(children=tuple(self._added))
 
     async def check_end(self) -> None:
         """The handler has returned: it must have taken all steps that were recorded."""
         await self._load()
-        unused = [step for number, step in sorted(self._steps.items()) if number >= self._next_step]
+        unused = [step for number, step in sorted(self._steps.items()) if self._next_step <= number < RETURNED]
         if unused:
             raise StepsChanged(
                 f"the handler ended without the step {unused[0].name!r}, which an earlier run recorded; "
@@ -254,7 +276,7 @@ class DurableRun:
             await self._record(failed)
 
 
-def decoded(function: Callable[..., Any], done: Done) -> Any:
+def decoded(function: Callable[..., Any], done: DoneStep) -> Any:
     """The recorded result of a step, as the type that its function returns."""
     try:
         decode = result_decoder(function)
@@ -279,6 +301,16 @@ def _result_of(client: MakesChildren, child: NewJob, edge: Dependency | None) ->
     return client.decode_result_of(child.name, edge.result_json)
 
 
+def returned_before(recorded: Recorded, dependencies: Iterable[Dependency]) -> Raw | None:
+    """The result of a handler that has returned in an earlier run, and whose job has waited for jobs that it added."""
+    step = next((one for one in recorded.steps if one.number == RETURNED), None)
+    if step is None:
+        return None
+    ids, result = msgspec.json.decode(step.result_json, type=tuple[list[str], Raw])
+    # The run may have died after this step, and before its job waited for the others.
+    return result if set(ids) <= {edge.id for edge in dependencies} else None
+
+
 class SyncSteps:
     """The same for handlers that are no coroutines: `context.sync.step(...)`."""
 
@@ -289,7 +321,7 @@ class SyncSteps:
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function once in the life of the job. See `Context.step`."""
         begun = self._wait(self._run.begin(self._run.number(name)))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             known: R = decoded(function, begun)
             return known
         try:
@@ -309,6 +341,10 @@ class SyncSteps:
         """Run other jobs and return their results. See `Context.run_all`."""
         results: list[R] = self._wait(self._run.run_all(list(drafts)))
         return results
+
+    def add(self, *drafts: Draft[Any]) -> None:
+        """Let the end of this job wait for other jobs. See `Context.add`."""
+        self._run.add(drafts)
 
     def sleep(self, name: str, duration: Duration) -> None:
         """Suspend the run for a time. See `Context.sleep`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -84,10 +84,18 @@ class Flow:
 
         A job is requeued once the jobs that it waits for have succeeded or are live again, so it takes some rounds.
         """
-        requeued: set[str] = set()
-        for _ in range(MAX_ROUNDS):
-            changed = await self._client.requeue(flow=self.id, states=("failed", "cancelled"), who=who)
-            requeued |= set(changed.ids)
-            if not changed.ids or not changed.refused:
-                break
-        return len(requeued)
+        wanted: Sequence[State] = ("failed", "cancelled")
+        return len((await in_rounds(lambda: self._client.requeue(flow=self.id, states=wanted, who=who))).ids)
+
+
+async def in_rounds(requeue: Callable[[], Awaitable[Changed]]) -> Changed:
+    """Requeue the failed jobs of a flow until no job that was refused can follow: the jobs, and the last refusals."""
+    requeued: dict[str, None] = {}
+    refused: dict[str, str] = {}
+    for _ in range(MAX_ROUNDS):
+        changed = await requeue()
+        requeued |= dict.fromkeys(changed.ids)
+        refused = changed.refused
+        if not changed.ids or not refused:
+            break
+    return Changed(ids=list(requeued), refused=refused)

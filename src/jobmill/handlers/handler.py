@@ -15,6 +15,7 @@ from jobmill.core.lifecycle import Policy, policy
 from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
+from jobmill.handlers.conversion import result_decoder
 from jobmill.handlers.draft import Draft, EnqueuesDrafts, Needs, first_edge
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.options import (
@@ -28,7 +29,7 @@ from jobmill.handlers.options import (
     isolate_mode,
 )
 from jobmill.handlers.placeholders import FoundPlaceholder
-from jobmill.handlers.signature import Arguments, result_decoder
+from jobmill.handlers.signature import Arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")

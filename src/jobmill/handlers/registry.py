@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
 from jobmill.handlers.draft import Draft
@@ -16,9 +16,12 @@ from jobmill.store import Store
 class Registry(Protocol):
     """A store, and the handlers, hooks and usage recorders of one application. A Client is one."""
 
-    store: Store
     handlers: dict[str, Handler[..., Any]]
     hooks: Hooks
+
+    @property
+    def store(self) -> Store:
+        """Where the jobs are."""
 
     @property
     def usage_recorders(self) -> list[UsageRecorder]:
@@ -27,5 +30,7 @@ class Registry(Protocol):
     async def open(self) -> None:
         """Open the store. A second call does nothing."""
 
-    async def enqueue_many(self, drafts: Iterable[Draft[Any]], *, within: Any = None) -> list[Enqueued[Any]]:
+    def enqueue_many(
+        self, drafts: Iterable[Draft[Any]], *, within: Any = None
+    ) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
         """Enqueue drafts in one call to the store."""

@@ -7,18 +7,18 @@ import inspect
 import re
 import traceback
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from jobmill.core.payload import check_json
 from jobmill.errors import InvalidValue
-from jobmill.handlers.annotations import check_constraints, check_result
+from jobmill.handlers.annotations import check_constraints
 from jobmill.handlers.context import Context
+from jobmill.handlers.conversion import RefusedPart, cut, from_json, signature_of, to_plain
 from jobmill.handlers.options import CommonOptions, EnqueueOptions
-from jobmill.handlers.placeholders import FoundPlaceholder, Placeholder, has_placeholder, with_markers
+from jobmill.handlers.placeholders import Placeholder, has_placeholder, with_markers
 
 # What many people give to `enqueue` at first, beside the arguments.
 _OPTIONS = {"within", *CommonOptions.__annotations__, *EnqueueOptions.__annotations__}
@@ -35,7 +35,7 @@ class Arguments:
     """Encodes the arguments of one function as JSON, and decodes them, typed and validated."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self._signature, hints = _signature(fn)
+        self._signature, hints = signature_of(fn)
         parameters = list(self._signature.parameters.values())
         self.takes_context = bool(parameters) and _is_context_first(parameters[0], hints)
         if self.takes_context:
@@ -85,7 +85,7 @@ class Arguments:
     def _check_argument(self, name: str, value: Any) -> None:
         encoded = msgspec.json.encode(to_plain(value, f"payload.{name}"))
         try:
-            msgspec.json.decode(encoded, type=self._hints.get(name, Any), dec_hook=_from_json)
+            msgspec.json.decode(encoded, type=self._hints.get(name, Any), dec_hook=from_json)
         except Exception as error:  # a validator may raise anything
             raise _misfit(Raw(encoded), error) from None
 
@@ -125,7 +125,7 @@ class Arguments:
 
     def _decode_extra(self, payload: Raw) -> dict[str, Any]:
         extra = {name: value for name, value in msgspec.json.decode(payload).items() if name not in self._all_names}
-        converted: dict[str, Any] = msgspec.convert(extra, self._extra_kind, dec_hook=_from_json)
+        converted: dict[str, Any] = msgspec.convert(extra, self._extra_kind, dec_hook=from_json)
         return converted
 
     def _as_object(self, payload: Raw) -> Raw | None:
@@ -139,123 +139,9 @@ class Arguments:
         return Raw(b"{}") if value == b"null" else None
 
 
-def result_decoder(fn: Callable[..., Any], *, keep_result: bool = True) -> Callable[[Raw], Any]:
-    """Decodes a stored result as the type of the function's return annotation; refuses one that cannot be stored."""
-    kind = _signature(fn)[1].get("return", Any) if keep_result else Any
-    check_result(fn, kind)
-    try:
-        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=_from_json)
-    except TypeError:
-        decoder = msgspec.json.Decoder()
-
-    def decode(result: Raw) -> Any:
-        try:
-            return decoder.decode(result)
-        except (ValueError, RecursionError) as error:
-            raise InvalidValue("result", f"a value that fits the annotation {kind}", _cut(result), str(error)) from None
-
-    return decode
-
-
-def to_plain(value: object, field: str) -> Any:
-    """Values of known types (dataclasses, Structs, datetimes, UUIDs, pydantic models …) as plain JSON values."""
-    try:
-        check_json(value, field)
-    except InvalidValue as refused:
-        return _converted(value, field, refused)
-    return value
-
-
-def _converted(value: object, field: str, refused: InvalidValue) -> Any:
-    # Builtin values that are not JSON (NaN, bytes, sets, cycles …) stay refused. msgspec converts the types that it
-    # knows, and the result is checked again.
-    if type(refused.given).__module__ == "builtins":
-        raise refused
-    try:
-        value = _converted_parts(value, {})
-    except (TypeError, ValueError, RecursionError) as error:
-        public = f"converting a value of type {type(refused.given).__name__} raised {type(error).__name__}"
-        raise InvalidValue(refused.field, "a JSON value", refused.given, str(error), public=public) from None
-    check_json(value, field)
-    return value
-
-
-def _converted_parts(value: Any, seen: dict[int, Any]) -> Any:
-    """Convert all values whose types are not builtin, with msgspec. (Alone, msgspec would also convert sets.)"""
-    kind = type(value)
-    if kind is Placeholder:
-        raise FoundPlaceholder
-    if kind not in (dict, list, tuple):
-        return value if kind.__module__ == "builtins" else _to_builtins(value)
-    # Convert a value only once if it occurs several times. Otherwise lists that share one list could fill the memory.
-    if id(value) not in seen:
-        seen[id(value)] = (
-            {_converted_parts(key, seen): _converted_parts(item, seen) for key, item in value.items()}
-            if kind is dict
-            else [_converted_parts(item, seen) for item in value]
-        )
-    return seen[id(value)]
-
-
-def _to_builtins(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
-
-
-def _to_json(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _from_json(kind: type, value: Any) -> Any:
-    if kind is object:
-        return value
-    if hasattr(kind, "model_validate"):
-        try:
-            return kind.model_validate(value)
-        except ValueError as error:
-            if not hasattr(error, "errors"):
-                raise
-            raise _Refused(*_model_messages(kind, error.errors(include_input=False))) from None
-    text = f"cannot convert JSON to {kind.__qualname__}"
-    raise _Refused(text, text)
-
-
-class _Refused(ValueError):
-    """A type refused a part of a payload. `public` says why without values and keys of the payload."""
-
-    def __init__(self, message: str, public: str) -> None:
-        super().__init__(message)
-        self.public = public
-
-
-def _model_messages(kind: Any, errors: list[dict[str, Any]]) -> tuple[str, str]:
-    """The errors of a pydantic model, and the same with only names of its fields and messages without values."""
-    try:
-        names = set(_properties(kind.model_json_schema()))
-    except Exception:  # some types have no schema
-        names = set(getattr(kind, "model_fields", ()))
-    messages, public = [], []
-    for one in errors:
-        messages.append(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}")
-        where = ".".join(part if part in names else "[...]" for part in one["loc"]) or "value"
-        # An error that is not of pydantic itself has no URL. A message that was made from values has a context.
-        public.append(f"{where}: {one['msg'] if 'url' in one and 'ctx' not in one else one['type']}")
-    return "; ".join(messages), "; ".join(public)
-
-
-def _properties(schema: Any) -> Iterator[str]:
-    """The names of all fields in a JSON schema."""
-    if isinstance(schema, dict):
-        yield from schema.get("properties", ())
-        schema = list(schema.values())
-    for part in schema if isinstance(schema, list) else ():
-        yield from _properties(part)
-
-
 def _misfit(payload: Raw, error: Exception) -> InvalidValue:
     expected = "arguments that fit the handler's annotations"
-    return InvalidValue("payload", expected, _cut(payload), str(error), public=_public_message(error))
+    return InvalidValue("payload", expected, cut(payload), str(error), public=_public_message(error))
 
 
 def _public_message(error: Exception) -> str:
@@ -266,24 +152,8 @@ def _public_message(error: Exception) -> str:
     text, cause = str(error), error.__cause__
     if cause is not None:
         # Code of a type raised the cause, and msgspec added the path.
-        return (cause.public if isinstance(cause, _Refused) else type(cause).__name__) + text[len(str(cause)) :]
+        return (cause.public if isinstance(cause, RefusedPart) else type(cause).__name__) + text[len(str(cause)) :]
     return _VALUES.sub(r"\1\2", _KEYS.sub("Object contains an unknown field", text))
-
-
-def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    if isinstance(fn, type) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise InvalidValue("handler", "a function that returns, not a class and nothing that yields", fn)
-    try:
-        return inspect.signature(fn), typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise InvalidValue(
-            "handler",
-            "annotations that can be resolved when the handler is defined",
-            fn,
-            f"{error}; import the type at module level, not under TYPE_CHECKING",
-        ) from None
-    except (TypeError, ValueError) as error:
-        raise InvalidValue("handler", "a function with a signature", fn, str(error)) from None
 
 
 def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
@@ -315,7 +185,7 @@ def _decoder_of(
             fields.append((parameter.name, kind, _default(parameter.default)))
     try:
         payload = msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
-        return msgspec.json.Decoder(payload, dec_hook=_from_json)
+        return msgspec.json.Decoder(payload, dec_hook=from_json)
     except (TypeError, RuntimeError) as error:
         raise InvalidValue("handler", "parameters that a payload can be validated for", fn, str(error)) from None
 
@@ -329,7 +199,3 @@ def _default(value: Any) -> Any:
 def _spell_out(payload: Raw) -> Raw:
     """JavaScript writes integers from 1e21 on with an exponent, which is a float in Python: write all digits."""
     return Raw(_EXPONENTS.sub(lambda found: b"%d" % float(found[1]) if found[1] else found[0], bytes(payload)))
-
-
-def _cut(payload: Raw) -> str:
-    return bytes(payload)[:200].decode(errors="replace")

@@ -111,9 +111,9 @@ def _statements(schema: str, table: str | None = None) -> Statements:
 
     name = "" if table is None else quoted_name(schema, table)
     values = {"table": name, "table_text": literal(name), "options": literal(OPTIONS)}
-    # What a job that is cancelled takes along into the history, and how the store removes jobs and moves held ones.
+    # What a job that is cancelled takes along into the history, and how the store moves held jobs.
     values["kept_columns"] = ", ".join(column for column in SHARED_COLUMNS if column not in ("updated_ms", "due_ms"))
-    values |= {name: Statements(schema)(name) for name in ("remove", "held_until")}
+    values["held_until"] = Statements(schema)("held_until")
     return Statements(schema, FOLDER, **values)
 
 

@@ -16,8 +16,8 @@ from jobmill.core.durations import Duration, instant_ms, shown_ms, to_datetime, 
 from jobmill.core.job import Job, State
 from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue
+from jobmill.handlers.conversion import to_plain
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.signature import to_plain
 from jobmill.testing.runs import shown_call
 
 if TYPE_CHECKING:

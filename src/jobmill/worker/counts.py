@@ -114,6 +114,8 @@ class Counts:
         self.exchange_seconds = Histogram(EXCHANGE_SECONDS)
         self.exchange_jobs = Histogram(EXCHANGE_JOBS)
         self.leases_lost = 0
+        #: Edges that `flush_outbox` has set: jobs that others had to release.
+        self.outbox_flushed = 0
         self.settlements_refused = 0
         #: When a purge left nothing to remove, on the clock of this machine.
         self.purged_at = time.monotonic()

@@ -10,8 +10,10 @@ from msgspec import Raw
 
 from jobmill.core.flows import Dependency, Recorded, Step
 from jobmill.core.job import Job
+from jobmill.core.lifecycle import Outcome, Succeeded
 from jobmill.errors import JobmillError
 from jobmill.handlers.context import Context
+from jobmill.handlers.durable import returned_before
 from jobmill.handlers.placeholders import filled
 from jobmill.store import Store
 from jobmill.worker.running import Run
@@ -81,8 +83,15 @@ def may_have_recorded(job: Job) -> bool:
     return job.claims > 1 and job.recurrence is None
 
 
-async def check_end(context: Context) -> None:
+async def ended_before(store: Store, job: Job) -> Raw | None:
+    """The result of a handler that has returned already, and whose job has waited for jobs that it added."""
+    recorded = await store.recorded(job.id)
+    return returned_before(recorded, await all_dependencies(store, job.id)) if recorded.steps else None
+
+
+async def end(context: Context, outcome: Outcome) -> Outcome:
     """The handler has returned. It must not have caught its suspension, and must have taken all recorded steps."""
     if context.durable.suspended is not None:
         raise JobmillError("the handler caught Suspend, which ends a run that waits: let BaseException pass")
     await context.durable.check_end()
+    return await context.durable.finish(outcome) if isinstance(outcome, Succeeded) else outcome

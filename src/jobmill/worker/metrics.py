@@ -85,6 +85,12 @@ def _of_exchanges(counts: Counts) -> Iterator[str]:
         [({}, counts.leases_lost)],
     )
     yield family(
+        "jobmill_outbox_flushed_total",
+        "counter",
+        "Dependencies of jobs that were settled in the background, after the job that ended.",
+        [({}, counts.outbox_flushed)],
+    )
+    yield family(
         "jobmill_settlements_refused_total",
         "counter",
         "Settlements that the store could not write.",

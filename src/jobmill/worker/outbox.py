@@ -35,7 +35,8 @@ class OutboxLoop:
     async def turn(self) -> float:
         """Release one batch; the pause."""
         context = self._context
-        if await context.store.flush_outbox():
+        if flushed := await context.store.flush_outbox():
+            context.counts.outbox_flushed += flushed
             return 0.001  # other loops run in between
         now_ms = context.store.now()
         if now_ms >= self._fails_ms:

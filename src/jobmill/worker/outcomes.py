@@ -18,9 +18,9 @@ from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.core.values import Refused
 from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze, StepsChanged
+from jobmill.handlers.conversion import to_plain
 from jobmill.handlers.durable import Suspend
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.signature import to_plain
 
 TRACEBACK_KEPT = 16_000
 ERROR_KEPT = 4_000

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-from msgspec import Raw, structs
+from msgspec import structs
 
-from jobmill.core.lifecycle import Errored, Outcome, Released
+from jobmill.core.job import Job
+from jobmill.core.lifecycle import Errored, Outcome, Released, Succeeded
 from jobmill.core.values import Settlement
 from jobmill.errors import InvalidValue
 from jobmill.handlers import logs
@@ -93,27 +94,46 @@ class Runner:
         return None if run.why == "lost" else outcome
 
     async def _attempt(self, run: Run) -> Outcome:
-        handler, payload = run.handler, run.claimed.job.payload_json
-        if run.claimed.job.dependencies:
-            payload = await durable.filled_payload(self._context.store, run.claimed.job)
-        if handler.isolate:
-            return await self._isolated(run, payload)
+        handler = run.handler
+        if handler.isolate or handler.arguments.takes_context or run.claimed.job.dependencies:
+            return await self._attempt_in_flow(run)
         try:
-            arguments = handler.arguments.decode(payload)
+            arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
             # The payload will not fit at the next attempt either.
             return Errored(error=error.without_value(), final=True)
-        if not handler.arguments.takes_context:
-            call: Any = handler.fn
-        else:
-            call = functools.partial(handler.fn, durable.prepare(run, self._context.store, self._loop))
+        if handler.is_async and not self._around_functions:
+            return outcomes.returned(await handler.fn(**arguments), handler)
+        return outcomes.returned(await self._surrounded(run, functools.partial(handler.fn, **arguments)), handler)
+
+    async def _attempt_in_flow(self, run: Run) -> Outcome:
+        """An attempt with a context, which can take steps and wait; or with results of other jobs; or isolated."""
+        handler, job, store = run.handler, run.claimed.job, self._context.store
+        takes_context = handler.arguments.takes_context
+        if takes_context and job.dependencies and durable.may_have_recorded(job):
+            result = await durable.ended_before(store, job)
+            if result is not None:
+                return Succeeded(bytes(result))
+        if job.dependencies:
+            job = structs.replace(job, payload_json=await durable.filled_payload(store, job))
+        if handler.isolate:
+            return await self._isolated(run, job)
+        try:
+            arguments = handler.arguments.decode(job.payload_json)
+        except InvalidValue as error:
+            # The payload will not fit at the next attempt either.
+            return Errored(error=error.without_value(), final=True)
+        call: Any = handler.fn
+        if takes_context:
+            call = functools.partial(handler.fn, durable.prepare(run, store, self._loop))
         if handler.is_async and not self._around_functions:
             value = await call(**arguments)
         else:
             value = await self._surrounded(run, functools.partial(call, **arguments))
-        if run.is_durable or (handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job)):
-            await durable.check_end(run.context)
-        return outcomes.returned(value, handler)
+        outcome = outcomes.returned(value, handler)
+        if run.is_durable or (takes_context and durable.may_have_recorded(job)):
+            outcome = await durable.end(run.context, outcome)
+        return outcome
 
     def _surrounded(self, run: Run, call: Callable[[], Any]) -> Awaitable[Any]:
         """Call the handler in a thread, or inside of the functions of `jobs.around`, or both."""
@@ -122,14 +142,11 @@ class Runner:
         in_thread = functools.partial(self._in_thread, run)
         return self._around.run(run.context, call, is_async=run.handler.is_async, in_thread=in_thread)
 
-    async def _isolated(self, run: Run, payload: Raw) -> Outcome:
+    async def _isolated(self, run: Run, job: Job) -> Outcome:
         if self._context.isolation is None:
             from jobmill.worker.isolate.isolation import Isolation
 
             self._context.isolation = Isolation(self._context.handlers)
-        job = run.claimed.job
-        if payload is not job.payload_json:
-            job = structs.replace(job, payload_json=payload)
         access = durable.StoreAccess(self._context.store, run) if run.handler.arguments.takes_context else None
         return await self._context.isolation.run(run.handler, job, run.report, run.trace_id, access)
 

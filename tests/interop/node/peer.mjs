@@ -51,6 +51,8 @@ async function handle(job) {
   return answer;
 }
 
+const shown = ({ job, children = [] }) => [job.id, children.map(shown).sort()];
+
 const ops = {
   add: async (about) => {
     const job = await queueOf(about).add(about.name, about.data, about.opts);
@@ -96,6 +98,8 @@ const ops = {
   opts: async (about) => (await queueOf(about).getJob(about.job)).opts,
   meta: async (about) => queueOf(about).getMeta(),
   children: async (about) => (await queueOf(about).getJob(about.job)).getChildrenValues(),
+  ignored: async (about) => (await queueOf(about).getJob(about.job)).getIgnoredChildrenFailures(),
+  tree: async (about) => shown(await new FlowProducer({ connection, prefix }).getFlow({ id: about.job, queueName: about.queue, prefix })),
   logs: async (about) => (await queueOf(about).getJobLogs(about.job)).logs,
   counts: async (about) => queueOf(about).getJobCounts(),
   workers: async (about) => (await queueOf(about).getWorkers()).map((worker) => worker.rawname.split(":w:")[1] ?? null),

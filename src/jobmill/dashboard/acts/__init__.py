@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from jobmill.dashboard.acts.copies import copy, enqueue
 from jobmill.dashboard.acts.done import Done
+from jobmill.dashboard.acts.flows import flow_cancel, flow_retry
 from jobmill.dashboard.acts.jobs import (
     cancel,
     hold,
@@ -43,6 +44,8 @@ ACTS: Final[dict[str, tuple[str | None, Act]]] = {
     "limit": ("limit", limit),
     "enqueue": ("enqueue", enqueue),
     "copy": ("edit", copy),
+    "flow_retry": ("flow_retry", flow_retry),
+    "flow_cancel": ("flow_cancel", flow_cancel),
     "worker_stop": ("worker_stop", worker_stop),
     "recur_pause": ("recur_pause", recur_pause),
     "recur_resume": ("recur_pause", recur_resume),

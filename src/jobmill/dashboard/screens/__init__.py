@@ -13,12 +13,15 @@ from jobmill.dashboard.screens.ask_jobs import ask_jobs
 from jobmill.dashboard.screens.ask_recur_add import ask_recur_add
 from jobmill.dashboard.screens.audit import audit
 from jobmill.dashboard.screens.errors import errors
+from jobmill.dashboard.screens.flow import ask_flow, flow
+from jobmill.dashboard.screens.flows import flows
 from jobmill.dashboard.screens.job import job
 from jobmill.dashboard.screens.jobs import jobs
 from jobmill.dashboard.screens.overview import overview
 from jobmill.dashboard.screens.queue import ask_pause, queue
 from jobmill.dashboard.screens.queues import queues
 from jobmill.dashboard.screens.recurring import ask_recur_edit, recurring
+from jobmill.dashboard.screens.related import related
 from jobmill.dashboard.screens.run import run
 from jobmill.dashboard.screens.system import system
 from jobmill.dashboard.screens.workers import ask_worker_stop, workers
@@ -51,6 +54,10 @@ SCREENS: Final = (
     Screen("/runs/{id}", run, "run.html", of_all_tenants=False),
     Screen("/workers", workers, "workers.html"),
     Screen("/ask/worker_stop", ask_worker_stop, "ask_worker_stop.html"),
+    Screen("/flows", flows, "flows.html"),
+    Screen("/flows/{id:path}", flow, "flow.html", of_all_tenants=False),
+    Screen("/ask/flow", ask_flow, "ask_flow.html", of_all_tenants=False),
+    Screen("/related/{id:path}", related, "related.html", of_all_tenants=False),
     Screen("/audit", audit, "audit.html"),
     Screen("/system", system, "system.html"),
     Screen("/errors", errors, "errors.html"),

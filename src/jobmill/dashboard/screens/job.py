@@ -13,7 +13,7 @@ from jobmill.core.job import Job, keep_final
 from jobmill.core.lifecycle import policy
 from jobmill.core.tallies import Tally
 from jobmill.core.values import Depth, Filter, LogLine, QueueSettings
-from jobmill.dashboard.timeline import BarPart, Shape, Step, bar, state_of, steps, time_spent
+from jobmill.dashboard.timeline import BarPart, Shape, TimelineEntry, bar, state_of, steps, time_spent
 from jobmill.dashboard.view import View
 
 #: Lines of the log on the page.
@@ -38,7 +38,7 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     reasons: list[Reason]
     #: What was checked and is no reason, as sentences.
     fine: list[str]
-    steps: list[Step]
+    steps: list[TimelineEntry]
     bar: list[BarPart]
     #: A sentence about the time of the job; None if nothing can be said.
     spent: str | None

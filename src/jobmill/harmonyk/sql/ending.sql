@@ -21,12 +21,19 @@ BEGIN
         END,
         'cancelled', now_ms, now_ms, now_ms + {keep_failed_ms}
     FROM gone;
+    PERFORM {schema}.wake(one.queues) FROM {schema}.release_dependents(now_ms, these) AS one
+    WHERE one.queues IS NOT NULL;
 END $$;
 
--- Delete jobs in any state, with their log lines; a worker that runs one loses its lease.
+-- Delete jobs in any state, with all that belongs to them; a worker that runs one loses its lease.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_remove(these text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    released text[];
 BEGIN
     PERFORM {schema}.jobs_table_tell('removed', these);
-    {remove};
+    released := {schema}.remove({schema}.now_ms(), these);
+    IF released IS NOT NULL THEN
+        PERFORM {schema}.wake(released);
+    END IF;
 END $$;

@@ -8,6 +8,7 @@ DECLARE
     before text := current_setting('jobmill.writes_at', true);
     made text[];
     first_due bigint;
+    awaited text[];
 BEGIN
     PERFORM set_config('jobmill.writes_at', pg_trigger_depth()::text, true);
     PERFORM {schema}.check_text('type', known.type, {max_name}, false, false)
@@ -22,7 +23,7 @@ BEGIN
     inserted AS (
         INSERT INTO {schema}.jobs (
             id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options, errors, error, claims,
-            started_ms, worker, log_lines, attempts, tracebacks
+            started_ms, worker, log_lines, attempts, tracebacks, flow, has_dependents, has_records
         )
         SELECT
             ours.id::text, coalesce(gone.queue, {default_queue}), ours.type, coalesce(gone.priority, 0),
@@ -30,16 +31,29 @@ BEGIN
             coalesce(gone.created_ms, {schema}.jobs_table_ms(ours.created_at)), now_ms, ours.payload::text,
             ours.org_id::text, {options}, ours.attempts, ours.last_error, coalesce(gone.claims, 0),
             coalesce(gone.started_ms, 0), coalesce(gone.worker, ''), gone.log_lines, gone.attempts,
-            gone.tracebacks
+            gone.tracebacks, gone.flow, gone.has_dependents, gone.has_records
         FROM unnest(these) WITH ORDINALITY AS one (id, n)
         JOIN {schema}.jobs_table AS ours ON ours.id = one.id
         LEFT JOIN gone ON gone.id = one.id::text
         ORDER BY one.n
         ON CONFLICT (id) DO NOTHING
-        RETURNING jobs.id, jobs.due_ms
+        RETURNING jobs.id, jobs.due_ms, jobs.has_dependents, jobs.has_records
+    ),
+
+    cleared AS (
+        DELETE FROM {schema}.steps WHERE steps.id IN (SELECT inserted.id FROM inserted WHERE inserted.has_records)
+    ),
+
+    silenced AS (
+        DELETE FROM {schema}.signals WHERE signals.id IN (SELECT inserted.id FROM inserted WHERE inserted.has_records)
     )
 
-    SELECT array_agg(inserted.id), min(inserted.due_ms) INTO made, first_due FROM inserted;
+    SELECT
+        array_agg(inserted.id), min(inserted.due_ms), array_agg(inserted.id) FILTER (WHERE inserted.has_dependents)
+    INTO made, first_due, awaited FROM inserted;
+    IF awaited IS NOT NULL THEN
+        PERFORM {schema}.reopen(now_ms, awaited);
+    END IF;
     -- A job that was due before now may stand before the position of a claim cursor. A moment does not matter: any
     -- commit may come that late.
     IF first_due < now_ms - 100 THEN

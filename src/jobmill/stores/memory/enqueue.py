@@ -18,12 +18,15 @@ from jobmill.stores.memory.job_table import StoredJob
 def enqueue(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """Add jobs; a receipt for each, in order."""
     context.wakes = True
-    waits = [new for new in new_jobs if new.after]
-    if waits:
-        check_dependencies(context, new_jobs)
+    if any(new.after for new in new_jobs):
+        return _enqueue_flow(context, new_jobs)
+    return [_enqueue_one(context, new) for new in new_jobs]
+
+
+def _enqueue_flow(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    check_dependencies(context, new_jobs)
     receipts = [_enqueue_one(context, new) for new in new_jobs]
-    if waits:
-        _add_edges(context, new_jobs, receipts)
+    _add_edges(context, new_jobs, receipts)
     return receipts
 
 

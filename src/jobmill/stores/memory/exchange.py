@@ -21,10 +21,5 @@ def exchange(context: MemoryContext, settlements: Sequence[Settlement], claim: C
     if context.ends:
         context.ends.tell(excluded)
     claimed, next_due_ms = ([], None) if claim is None else claims.claim(context, claim, excluded)
-    return Exchanged(
-        settled=settled,
-        claimed=claimed,
-        next_due_ms=next_due_ms,
-        now_ms=context.now_ms,
-        has_outbox=bool(context.outbox),
-    )
+    now_ms, has_outbox = context.now_ms, bool(context.outbox)
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms, has_outbox=has_outbox)

@@ -1,9 +1,11 @@
-"""Jobs that wait for jobs: edges, releases, and the verbs flush_outbox, dependencies and dependents."""
+"""Jobs that wait for jobs: edges, releases, and the verbs that only flows need."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from msgspec import structs
 
@@ -15,58 +17,48 @@ from jobmill.core.flows import (
     Dependent,
     EdgeState,
     blocks,
-    circular_dependency,
-    edge_state,
     edge_to,
     first_line,
-    recurring_dependency,
-    unknown_dependency,
+    refreshed,
     verdict,
 )
 from jobmill.core.job import Job
-from jobmill.core.values import NewJob
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob
+from jobmill.errors import InvalidValue
+from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
 
 
 def check_dependencies(context: MemoryContext, new_jobs: Sequence[NewJob]) -> None:
-    """Raise InvalidValue before anything is written if a job waits for an unknown or a recurring job."""
-    in_call = {new.id: new for new in new_jobs}
-    for new in new_jobs:
-        if new.after and new.recurrence is not None:
-            raise recurring_dependency(new.id)
-        for after in new.after:
-            _check_dependency(context, in_call.get(after.id), after.id)
+    """Raise InvalidValue if a job waits for an unknown or a recurring job."""
+    _checks(context).check_dependencies(new_jobs)
 
 
-def _check_dependency(context: MemoryContext, new: NewJob | None, id: str) -> None:
-    stored = context.jobs.by_id.get(id)
-    if stored is None and new is not None:
+def why_not_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> str | None:
+    """Why a suspended run cannot wait for these jobs; None if it can."""
+
+    def waits_for(id: str) -> list[str]:
+        return [edge.id for edge in context.edges.get(id, ()) if edge.state == "pending"]
+
+    try:
+        _checks(context).check_children(parent.id, children, waits_for)
+    except InvalidValue as error:
+        return str(error)
+    return None
+
+
+def _checks(context: MemoryContext) -> FlowChecks:
+    def find(id: str) -> Job | None:
+        stored = context.jobs.by_id.get(id)
+        return None if stored is None else stored.job
+
+    def owner(new: NewJob) -> Job | None:
         stored = context.jobs.owner(new.queue, new.name, new.unique_key)
-    if stored is None and new is None:
-        raise unknown_dependency(id)
-    recurs = stored.job.recurrence if stored is not None else new and new.recurrence
-    if recurs is not None:
-        raise recurring_dependency(id)
+        return None if stored is None else stored.job
 
-
-def check_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> None:
-    """Raise InvalidValue before anything is written if a suspended run cannot wait for these jobs."""
-    check_dependencies(context, children)
-    left: list[str] = []
-    for child in children:
-        _check_dependency(context, child, child.id)
-        stored = context.jobs.by_id.get(child.id) or context.jobs.owner(child.queue, child.name, child.unique_key)
-        left += [after.id for after in child.after] if stored is None else [stored.job.id]
-    seen: set[str] = set()
-    while left:
-        id = left.pop()
-        if id == parent.id:
-            raise circular_dependency(id)
-        if id not in seen:
-            seen.add(id)
-            left += [edge.id for edge in context.edges.get(id, ()) if edge.state == "pending"]
+    return FlowChecks(find, owner)
 
 
 def add_edges(context: MemoryContext, stored: StoredJob, afters: Iterable[After]) -> None:
@@ -131,12 +123,7 @@ def reopen_edges(context: MemoryContext, job: Job) -> None:
 def refreshed_edges(context: MemoryContext, id: str) -> tuple[Dependency, ...]:
     """The edges of a job, each in the present state of its dependency. An edge to a removed job keeps its state."""
     present = ((edge, context.jobs.by_id.get(edge.id)) for edge in context.edges.get(id, ()))
-    return tuple(
-        edge
-        if stored is None
-        else structs.replace(edge, state=edge_state(stored.job.state), error=first_line(stored.job.error))
-        for edge, stored in present
-    )
+    return tuple(edge if stored is None else refreshed(edge, stored.job) for edge, stored in present)
 
 
 def drop_edges(context: MemoryContext, id: str) -> None:
@@ -173,6 +160,18 @@ def flows(context: MemoryContext, before: str | None = None, limit: int = 50) ->
     """The ids of flows, in descending order."""
     ids = (id for id, jobs in context.jobs.flows.items() if jobs and (before is None or id < before))
     return heapq.nlargest(limit, ids)
+
+
+def flow_counts(context: MemoryContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+    jobs = {id: context.jobs.flows[id].values() if id in context.jobs.flows else () for id in ids}
+    return {id: FlowCount.of(Counter(one.job.state for one in islice(own, limit)), limit) for id, own in jobs.items()}
+
+
+def edges(context: MemoryContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    wanted = set(ids)
+    return {(id, edge.id) for id in wanted for edge in context.edges.get(id, ()) if edge.id in wanted}
 
 
 def _edge(context: MemoryContext, key: tuple[str, int]) -> Dependency:

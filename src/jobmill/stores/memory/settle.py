@@ -8,11 +8,10 @@ from jobmill.core.events import settlement_events
 from jobmill.core.flows import edge_state
 from jobmill.core.job import Keep
 from jobmill.core.values import Refused, Settled
-from jobmill.errors import InvalidValue
 from jobmill.stores.common.whole_jobs import finished_run, settled_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
-from jobmill.stores.memory.flows import check_children, hold_while_pending, is_pinned, set_edges
+from jobmill.stores.memory.flows import hold_while_pending, is_pinned, set_edges, why_not_children
 from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import remove
 from jobmill.stores.memory.steps import suspend
@@ -25,11 +24,8 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     """Write one settlement. Return "lost" if its lease no longer owns the job."""
     if (stored := context.jobs.held(done.lease, context.now_ms)) is None:
         return "lost"
-    if done.children:
-        try:
-            check_children(context, stored.job, done.children)
-        except InvalidValue as error:
-            return Refused(str(error))
+    if done.children and (why := why_not_children(context, stored.job, done.children)):
+        return Refused(why)
     context.wakes = True
     if stored.job.queue in context.queues:
         publish(context, settlement_events(done, context.now_ms))
@@ -39,18 +35,20 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     if done.runs is not None and job.state == "waiting":
         run = finished_run(before, done, context.now_ms)
         context.runs[run.id] = run
-    if done.outcome == "suspended":
-        suspend(context, stored, done)
-    elif job.state != "waiting":
-        _end(context, stored)
-    elif job.dependencies:
-        hold_while_pending(context, stored)
+    if job.flow is not None or done.outcome == "suspended" or job.id in context.edges_to or job.id in context.edges:
+        _end_in_flow(context, stored, done)
+    elif job.state != "waiting" and stored.keep.at_once:
+        remove(context, stored)
     return "done"
 
 
-def _end(context: MemoryContext, stored: StoredJob) -> None:
-    """A job is final: release the jobs that wait for it. It stays as long as they do."""
-    if is_pinned(context, stored.job.id):
+def _end_in_flow(context: MemoryContext, stored: StoredJob, done: Settlement) -> None:
+    """Release the jobs that wait for this one, if it is final. It stays as long as they do."""
+    if done.outcome == "suspended":
+        suspend(context, stored, done)
+    elif stored.job.state == "waiting" and stored.job.dependencies:
+        hold_while_pending(context, stored)
+    elif stored.job.state != "waiting" and is_pinned(context, stored.job.id):
         set_edges(context, stored.job, edge_state(stored.job.state))
-    elif stored.keep.at_once:
+    elif stored.job.state != "waiting" and stored.keep.at_once:
         remove(context, stored)

@@ -115,6 +115,8 @@ class MemoryStore:
     flush_outbox = _verb(flows.flush_outbox)
     dependencies = _verb(flows.dependencies)
     dependents = _verb(flows.dependents)
+    flow_counts = _verb(flows.flow_counts)
+    edges = _verb(flows.edges)
     flows = _verb(flows.flows)
     record_step = _verb(steps.record_step)
     recorded = _verb(steps.recorded)

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs dependencies and dependents.
+"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs that read flows.
 
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
 `outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
@@ -31,12 +31,15 @@ from jobmill.core.flows import (
     is_bad,
 )
 from jobmill.core.job import Job, State
+from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, STATUS, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.read import aggregate
 from jobmill.stores.mongo.schema import FLOW
 from jobmill.stores.mongo.wake import notify
 
@@ -345,3 +348,25 @@ async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -
             break
         before = ids[-1]
     return ids[:limit]
+
+
+async def flow_counts(ctx: MongoContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+
+    async def count(id: str) -> FlowCount:
+        group = {"_id": "$status", "count": {"$sum": 1}}
+        stages: list[Document] = [{"$match": query_of(ctx, Filter(flow=id))}, {"$limit": limit}, {"$group": group}]
+        return FlowCount.of({STATE[one["_id"]]: one["count"] for one in await aggregate(ctx, stages, FLOW)}, limit)
+
+    return dict(zip(ids, await asyncio.gather(*map(count, ids)), strict=True))
+
+
+async def edges(ctx: MongoContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    found = {document["_id"]: id for id, document in (await ctx.by_ids(ids, ID_SHOWN)).items()}
+    pairs: set[tuple[str, str]] = set()
+    for some in chunks(found):
+        async for one in ctx.here.edges.find(of_jobs(some), {"on": 1}):
+            if one["on"] in found:
+                pairs.add((found[one["_id"]["job"]], found[one["on"]]))
+    return pairs

@@ -51,6 +51,7 @@ class Decided(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, Any]:
+        """What the unique index compares."""
         return self.job.name, self.document.get("uniqueKey")
 
 

@@ -110,6 +110,8 @@ class MongoStore:
     flush_outbox = verb(_translated(outbox.flush_outbox))
     dependencies = verb(_translated(flows.dependencies))
     dependents = verb(_translated(flows.dependents))
+    flow_counts = verb(_translated(flows.flow_counts))
+    edges = verb(_translated(flows.edges))
     flows = verb(_translated(flows.flows))
     record_step = verb(_translated(steps.record_step))
     recorded = verb(_translated(steps.recorded))

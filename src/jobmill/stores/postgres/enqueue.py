@@ -72,7 +72,11 @@ async def enqueue_on(
 ) -> list[Receipt]:
     """Enqueue in a transaction: several statements, their events, and edges."""
     call = partial(_call, context, connection)
-    now_ms = await context.now_ms(connection) if now_ms is None else now_ms
+    if not any(new.after for new in new_jobs):
+        receipts = await insert(call, grouped(new_jobs), (now_ms or context.clock.given_ms(), True, False, None))
+        await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
+        return receipts
+    now_ms = now_ms or await context.now_ms(connection)
     receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None))
     await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, now_ms))
     await add_new_edges(call, new_jobs, receipts, now_ms, inside=False)
@@ -132,7 +136,9 @@ async def _insert(
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
         part = [group[index] for index in indexes]
-        rows = await call("enqueue_jobs", (*first, *_columns(part), *_flow_columns(part, awaited, first[0])))
+        in_flow = awaited or any(new.flow is not None for new in part)
+        flow = _flow_columns(part, awaited, first[0]) if in_flow else _NO_FLOW
+        rows = await call("enqueue_jobs", (*first, *_columns(part), *flow))
         again = []
         for number, id, how in rows:
             _check_done(how)
@@ -179,9 +185,7 @@ def _row(new: NewJob) -> tuple[object, ...]:
 
 
 def _flow_columns(new_jobs: Sequence[NewJob], awaited: set[str], now_ms: int | None) -> Sequence[list[object]]:
-    """The columns of jobs in flows; empty ones where there are none."""
-    if not awaited and all(new.flow is None for new in new_jobs):
-        return _NO_FLOW
+    """The columns of jobs in flows."""
     rows = []
     for new in new_jobs:
         held = None if not new.after or now_ms is None else _encode(new_hold(new.due, now_ms)).decode()

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 
 async def exchange(context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-    if not any(one.children for one in settlements):
-        return await _exchange(context, settlements, claim)
-    # Each of the runs that wait for children is settled in a transaction of its own, with its children.
+    if any(one.children for one in settlements):
+        return await _exchange_suspended(context, settlements, claim)
+    return await _exchange(context, settlements, claim)
+
+
+async def _exchange_suspended(
+    context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None
+) -> Exchanged:
+    """Settle each of the runs that wait for children in a transaction of its own, with its children."""
     answers = [await steps.suspend(context, one) if one.children else None for one in settlements]
     suspended = [one.lease.id for one in settlements if one.children]
     exchanged = await _exchange(context, [one for one in settlements if not one.children], claim, suspended)

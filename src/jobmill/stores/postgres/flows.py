@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: edges, and the verbs flush_outbox, dependencies and dependents. See release.sql."""
+"""Jobs that wait for jobs: edges, and the verbs that only flows need. See release.sql."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jobmill.core.flows import (
     recurring_dependency,
     unknown_dependency,
 )
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.job import State
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.read import READ_SECONDS
@@ -92,10 +93,9 @@ async def present_edges(
 ) -> dict[str, list[Dependency]]:
     """The edges of final jobs, each in the present state of its dependency.
 
-    None of the dependencies can end until the commit, and no other transaction sets these edges.
+    None of the dependencies can end until the commit, so no settlement sets these edges.
     """
     await connection.execute(statements("lock_dependencies"), now_ms, ids)
-    await connection.execute(statements("lock_edges"), ids)
     edges: dict[str, list[Dependency]] = {}
     for job_id, on_id, number, if_failed, state, error in await connection.fetch(statements("refreshed_edges"), ids):
         edge = Dependency(id=on_id, number=number, if_failed=if_failed, state=state, error=first_line(error))
@@ -172,3 +172,20 @@ async def flows(context: PostgresContext, before: str | None = None, limit: int 
     text = context.statements("flows")
     rows = await context.use(lambda connection: connection.fetch(text, before, limit), READ_SECONDS)
     return [row[0] for row in rows]
+
+
+async def flow_counts(
+    context: PostgresContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT
+) -> dict[str, FlowCount]:
+    text = context.statements("flow_counts")
+    rows = await context.use(lambda connection: connection.fetch(text, list(ids), limit), READ_SECONDS)
+    states: dict[str, dict[State, int]] = {id: {} for id in ids}
+    for flow, state, count in rows:
+        states[flow][state] = count
+    return {id: FlowCount.of(own, limit) for id, own in states.items()}
+
+
+async def edges(context: PostgresContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    text = context.statements("edges_between")
+    rows = await context.use(lambda connection: connection.fetch(text, list(ids)), READ_SECONDS)
+    return {(id, other) for id, other in rows}

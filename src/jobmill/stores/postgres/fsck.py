@@ -19,6 +19,14 @@ CHECKS = {
     "logs_without_job": "jobs that do not exist have log lines",
     "recurrence_never": "recurring jobs are never due, but nothing holds them",
     "held_inconsistent": "waiting jobs are held but due, or never due but not held",
+    "edge_pending": "jobs wait for jobs that have ended or are gone",
+    "released_late": "jobs are held by jobs, but wait for none",
+    "released_early": "jobs wait for jobs, but nothing holds them",
+    "edges_without_job": "jobs that do not exist wait for others",
+    "dependents_unmarked": "jobs do not know that others wait for them",
+    "pinned_for_nobody": "final jobs are kept for others that are gone",
+    "outbox_without_edges": "jobs in the outbox have not ended, or no job waits for them",
+    "records_without_job": "jobs that do not exist have steps or signals",
 }
 _REMEDIES = {
     "unique_key_twice": "cancel these jobs (`jobmill jobs cancel`), and create the index jobs_unique_key again",

@@ -79,6 +79,8 @@ class PostgresStore:
     record_step = verb(steps.record_step)
     recorded = verb(steps.recorded)
     signal = verb(steps.signal)
+    flow_counts = verb(flows.flow_counts)
+    edges = verb(flows.edges)
     flows = verb(flows.flows)
 
     def check_unlocked(self) -> None:

@@ -94,7 +94,7 @@ async def _change_some(
     for found in some:
         job = found.job
         subject = structs.replace(Subject.of(job), has_our_retention=found.is_ours)
-        if job.dependencies and isinstance(change, Requeue):
+        if job.dependencies and found.is_ours and isinstance(change, Requeue):
             subject = structs.replace(subject, edges=await refreshed_edges(c, queue, local_id(queue, job.id)))
         decision = decide(change, subject, now_ms, len(changed) + len(requests))
         if isinstance(decision, Patch):

@@ -17,6 +17,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmh`: what holds the job while it is in `waiting-children` (`Held`). That its children do is not in it.
 - `jmn`: the time until which claims leave the job to Node.
 - `jmg`: the edges of a job that waits for others, or has waited: [[queue, id, policy of BullMQ, 1 if ours]] in order.
+  Scripts that read the parent of a flow that Node made add `jmchildren`, the number of its children.
 - `jmb:<key>`: how a dependency ended without success: state, policy and the first line of its error.
 - `jmy`: the flow that the job belongs to. `jmv`: the signal that it waits for.
 - `jms:<n>`: a step that the job has recorded. `jmi:<name>`: a signal that it has got.
@@ -107,10 +108,13 @@ def without_lone_surrogates(h: dict[bytes, bytes]) -> dict[bytes, bytes]:
 #: The fields of a job that Jobmill made and that has no options.
 _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
 
+#: The same, of a job that others wait for.
+_READ_PLAINLY = _PLAIN | {b"jmy", b"parentKey", b"parent"}
+
 #: All fields that have no influence on how a job is settled.
 SETTLED_PLAINLY = _PLAIN | {
     *(b"jmo", b"jmd", b"jmu", b"jmt", b"jmw", b"jml", b"ats", b"processedOn", b"pb", b"progress"),
-    *(b"jmg", b"jmy"),
+    *(b"jmg", b"jmy", b"parentKey", b"parent"),
 }
 
 #: How claim.lua says that a job was running: it has crashed, or not, because the lost lease was its first one of a
@@ -124,9 +128,9 @@ def claimed_job(
     """The job after a claim. `h` is its hash before the claim. UnreadableJob if the hash cannot be read."""
     try:
         _check_json(h[b"data"])
-        if _PLAIN.issuperset(h) and b"jm" in h:
+        if _READ_PLAINLY.issuperset(h) and b"jm" in h:
             # Most claimed jobs are of this kind. Measured: 2 us, instead of 9 us with job_of.
-            created_ms = int(h[b"timestamp"])
+            created_ms, flow = int(h[b"timestamp"]), h.get(b"jmy")
             return Job(
                 id=shown,
                 name=h[b"name"].decode(),
@@ -140,6 +144,7 @@ def claimed_job(
                 started_ms=now_ms,
                 claims=1,
                 worker=worker,
+                flow=None if flow is None else flow.decode(),
             )
         if not isinstance(id, str):
             raise UnreadableJob("its id is not UTF-8 text")
@@ -225,7 +230,7 @@ def job_of(
         attempts=_attempts(read) if b"stacktrace" in h or b"jma" in h else (),
         tenant=own.t,
         flow=read.text(b"jmy"),
-        dependencies=read.value(b"jmg", _length, 0),
+        dependencies=read.value(b"jmg", _length, 0) or read.whole(b"jmchildren"),
         waits_for=read.text(b"jmv"),
         options=node.options if node is not None else opts.with_trace(own.o or NO_OPTIONS, h.get(b"opts", b"")),
         deferred_error=_deferred_error(h, crashes),

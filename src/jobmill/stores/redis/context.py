@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jobmill.core.flows import MAX_RELEASED
 from jobmill.core.values import QueueSettings
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.common.server_clock import ServerClock
@@ -83,7 +84,7 @@ class RedisContext:
         #: What the keys of workers, tallies and the audit log begin with: one slot of a cluster.
         self.operations = f"jobmill:{self.url.prefix}:{{operations}}"
         self._registered: set[str] = set()
-        self._common: dict[str, Any] = {"max_events": QueueSettings().events_max_len}
+        self._common: dict[str, Any] = {"max_events": QueueSettings().events_max_len, "max_told": MAX_RELEASED}
         if self.url.layout == 5:
             self._common["v5"] = True
         if linger_ms is None:

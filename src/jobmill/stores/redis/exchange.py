@@ -127,17 +127,16 @@ async def _call(
     scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
     claim = progress.request(skip, scan, c.scans.first_end(queue)) if progress else None
     requests: dict[str, Any] = {"plain": list(plain.values()), "settle": list(others.values())}
+    requests |= {"texts": TEXTS} if others else {}
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []
-    if others:
-        requests["texts"] = TEXTS
     plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless, outbox = await c.run(
         EXCHANGE, queue, now_ms, **requests, claim=claim, not_these=settled_before
     )
+    codes = zip((*plain, *others), (*plain_codes, *other_codes), strict=True)
+    settled.update((position, _SETTLED.get(code) or _refused(code.decode())) for position, code in codes)
     if outbox:
         settled[HAS_OUTBOX] = "done"
-    for position, code in zip((*plain, *others), (*plain_codes, *other_codes), strict=True):
-        settled[position] = _SETTLED.get(code) or _refused(code.decode())
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
         # The feed was turned on since the last call: the events of this one follow right after it.

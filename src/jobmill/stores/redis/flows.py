@@ -1,8 +1,8 @@
-"""Jobs that wait for jobs, as flows of BullMQ: enqueueing them, and the verbs flush_outbox, dependencies and dependents.
+"""Jobs that wait for jobs, as flows of BullMQ: enqueueing them, and the verbs that only flows need.
 
-A job that waits is in `waiting-children`. Its edges, with their order, are in its field `jmg`; their states are in the keys
-that BullMQ has for a parent (`:dependencies`, `:processed`, `:failed`, `:unsuccessful`), so that Node can end a dependency as
-well. See lua/lib/flows.lua for several jobs that wait for one.
+A job that waits is in `waiting-children`. Its edges, with their order, are in its field `jmg`; their states are in the
+keys that BullMQ has for a parent (`:dependencies`, `:processed`, `:failed`, `:unsuccessful`), so that Node can end a
+dependency as well. See lua/lib/flows.lua for several jobs that wait for one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from jobmill.core.flows import (
     recurring_dependency,
     unknown_dependency,
 )
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.job import State
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
@@ -32,7 +33,7 @@ from jobmill.stores.redis.ids import RUN, check_no_queue_key, deduplication_id, 
 from jobmill.stores.redis.job_request import job_request
 from jobmill.stores.redis.queues import registered_queues
 from jobmill.stores.redis.read import QUEUES_PER_CALL, queues_of
-from jobmill.stores.redis.scripts import DEPENDENCIES, FLOW, FLOWS, RELAY
+from jobmill.stores.redis.scripts import DEPENDENCIES, EDGES, FLOW, FLOW_COUNTS, FLOWS, RELAY
 from jobmill.stores.redis.url import slot_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 #: A flow of more jobs, or of more edges, is not enqueued in one step, which would keep the server busy for too long.
 MAX_JOBS_PER_FLOW = 250
 MAX_EDGES_PER_CALL = 1_000
-#: A process that has not enqueued a large flow completely after this time has ended.
+#: A process has ended that has not committed a large flow, or not finished a committed one, after this time.
 STAGED_MS = 60_000
+COMMITTED_MS = 5_000
 
 #: BullMQ's words for what becomes of a parent when its child fails.
 POLICIES: dict[IfFailed, str] = {"fail": "fpof", "run": "idof", "now": "cpof", "forget": "rdof", "wait": "none"}
@@ -127,8 +129,8 @@ def _slot(c: RedisContext, queue: str) -> int:
 async def _references(c: RedisContext, new_jobs: Sequence[NewJob]) -> dict[str, str | int]:
     """Where each dependency is. InvalidValue for one that no job may wait for."""
     in_call: dict[str, int] = {}
-    for position, new in enumerate(new_jobs, 1):
-        in_call.setdefault(new.id, position)
+    for number, new in enumerate(new_jobs, 1):
+        in_call.setdefault(new.id, number)
     ids = dict.fromkeys(after.id for new in new_jobs for after in new.after)
     queues = await queues_of(c, [id for id in ids if id not in in_call])
     found: dict[str, str | int] = {}
@@ -172,7 +174,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     if max(len(flow.new_jobs) / MAX_JOBS_PER_FLOW, edges / MAX_EDGES_PER_CALL, size / MAX_BYTES_PER_CALL) > 1:
         return await _enqueue_in_parts(c, flow, suspend)
     now_ms = c.clock.now()
-    request = {"jobs": _jobs(c, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
+    request = {"jobs": _jobs(c, flow, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
     request["edges"] = [
         (position, _waits_for(flow, new), True) for position, new in enumerate(flow.new_jobs, 1) if new.after
     ]
@@ -184,8 +186,22 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     return _receipts(flow.new_jobs, answer[1])
 
 
-def _jobs(c: RedisContext, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]:
-    return [(c.key(new.queue), job_request(new, now_ms), bool(new.after)) for new in new_jobs]
+def _jobs(c: RedisContext, flow: _Flow, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]:
+    """New jobs as flow.lua takes them. A job that one other waits for has that in its opts, as BullMQ writes it."""
+    parents: dict[str, list[dict[str, Any]]] = {}
+    for new in flow.new_jobs:
+        for id, if_failed in {after.id: after.if_failed for after in new.after}.items():
+            flag = {} if if_failed == "wait" else {POLICIES[if_failed]: True}
+            parent = {"id": local_id(new.queue, new.id), "queue": c.key(new.queue)}
+            parents.setdefault(id, []).append({**flag, "parent": parent})
+    requests = []
+    for new in new_jobs:
+        request = job_request(new, now_ms)
+        if len(parents.get(new.id, ())) == 1:
+            id, name, data, opts_json, *rest = request
+            request = (id, name, data, f"{opts_json[:-1]},{as_json(parents[new.id][0])[1:]}", *rest)
+        requests.append((c.key(new.queue), request, bool(new.after)))
+    return requests
 
 
 def _checks(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> dict[str, Any]:
@@ -238,8 +254,8 @@ async def _run(c: RedisContext, queue: str, now_ms: int, **request: Any) -> Any:
 async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> list[Receipt]:
     """Stage all jobs, so that nobody sees them run; commit; then set the edges and free the jobs.
 
-    A process that ends before the commit leaves jobs that `flush_outbox` removes; one that ends after it leaves the rest
-    of the work to `flush_outbox`.
+    A process that ends before the commit leaves jobs that `flush_outbox` removes; one that ends after it leaves the
+    rest of the work to `flush_outbox`.
     """
     index = staging_index(c, flow.queue)
     key = f"{index}:{secrets.token_hex(8)}"
@@ -250,7 +266,7 @@ async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any
     ):
         now_ms = c.clock.now()
         in_call = [n for n, new in enumerate(part, 1) if new.id in flow.references]
-        request = {"jobs": _jobs(c, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
+        request = {"jobs": _jobs(c, flow, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
         answer = await _run(c, flow.queue, now_ms, **request)
         receipts += _receipts(part, answer[1])
     records = [
@@ -299,7 +315,7 @@ def _edges(
 
 
 def staging_index(c: RedisContext, queue: str) -> str:
-    """The sorted set of large flows in the slot of a queue that are being enqueued: by time, or committed."""
+    """The sorted set of large flows in the slot of a queue that are being enqueued."""
     return f"{relays(c, queue)}:staged"
 
 
@@ -342,27 +358,56 @@ async def _finish(c: RedisContext, queue: str, index: str, key: str) -> int:
 async def flush_outbox(c: RedisContext, limit: int = MAX_RELEASED) -> int:
     """See the port. It tells the dependents of relays, and finishes or removes large flows that a process has left."""
     released = 0
-    # Of the queues with the same relays, any one.
-    queues = {relays(c, queue): queue for queue in await registered_queues(c)}
-    for queue_of_relays, queue in queues.items():
+    for queue_of_relays, queue in relays_by_key(c, await registered_queues(c)).items():
         more = await c.client.call(queue_of_relays, "EXISTS", f"{queue_of_relays}:wait")
         while more and released < limit:
             request = {"limit": min(limit - released, MAX_RELEASED), "texts": TEXTS}
             told, more = await c.run_on_relays(RELAY, queue_of_relays, c.clock.now(), **request)
             released += told
-        released += await _finish_staged(c, queue)
+        released += await finish_staged(c, queue)
     return released
 
 
-async def _finish_staged(c: RedisContext, queue: str) -> int:
+def relays_by_key(c: RedisContext, queues: Iterable[str]) -> dict[str, str]:
+    """The queues of relays, and for each of them a queue in its slot."""
+    return {relays(c, queue): queue for queue in queues}
+
+
+async def finish_staged(c: RedisContext, queue: str) -> int:
+    """Finish or remove the large flows in the slot of a queue that a process has left; how many jobs were released."""
     index, released = staging_index(c, queue), 0
-    found = await c.client.call(index, "ZRANGE", index, 0, -1, "WITHSCORES")
-    for key, score in zip(found[::2], found[1::2], strict=True):
-        if score == b"inf":
-            released += await _finish(c, queue, index, key.decode())
-        elif float(score) <= c.clock.now() - STAGED_MS:
-            await _abort(c, queue, index, key.decode())
+    for key, is_committed in (await _left_flows(c, queue)).items():
+        if is_committed:
+            released += await _finish(c, queue, index, key)
+        else:
+            await _abort(c, queue, index, key)
     return released
+
+
+async def _left_flows(c: RedisContext, queue: str) -> dict[str, bool]:
+    """The lists of large flows that a process may have left, and whether they are committed."""
+    index = staging_index(c, queue)
+    found = await c.client.call(index, "ZRANGE", index, 0, -1, "WITHSCORES")
+    now_ms = c.clock.now()
+    # The score is a time; that of a commit is negative.
+    pairs = zip(found[::2], map(float, found[1::2]), strict=True)
+    return {
+        key.decode(): score < 0
+        for key, score in pairs
+        if abs(score) <= now_ms - (COMMITTED_MS if score < 0 else STAGED_MS)
+    }
+
+
+async def unfinished_flows(c: RedisContext, queue: str) -> list[str]:
+    """For fsck: the large flows in the slot of a queue that were not enqueued completely."""
+    return [key.rpartition(":")[2] for key in await _left_flows(c, queue)]
+
+
+async def staged_jobs(c: RedisContext, queue: str) -> list[str]:
+    """The keys of all jobs of large flows in the slot of a queue that are being enqueued."""
+    index = staging_index(c, queue)
+    keys = await c.client.call(index, "ZRANGE", index, 0, -1)
+    return [one.decode() for key in keys for one in await c.client.call(key.decode(), "LRANGE", key, 0, -1)]
 
 
 async def _abort(c: RedisContext, queue: str, index: str, key: str) -> None:
@@ -389,6 +434,7 @@ async def _dependencies(
 ) -> list[Dependency]:
     key = f"{c.key(queue)}:{id}"
     recorded = await c.client.call(key, "HGET", key, "jmg")
+    edges: list[tuple[str, str | None, bool]]
     if recorded is not None:
         edges = [
             (f"{c.url.prefix}:{of}:{child}", policy, bool(ours)) for of, child, policy, ours in _decode_edges(recorded)
@@ -440,3 +486,32 @@ async def flows(c: RedisContext, before: str | None = None, limit: int = 50) -> 
     items = [(queue, c.key(queue)) for queue in await registered_queues(c)]
     found = await c.run_in_batches(FLOWS, "queues", items, QUEUES_PER_CALL, before=before, limit=limit)
     return sorted({id.decode() for ids in found for id in ids}, reverse=True)[:limit]
+
+
+async def flow_counts(c: RedisContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """See the port."""
+    states: dict[str, dict[State, int]] = {id: {} for id in ids}
+    flows = list(states)
+    items = [(queue, c.key(queue)) for queue in await registered_queues(c)] if flows else []
+    answers = await c.run_in_batches(FLOW_COUNTS, "queues", items, QUEUES_PER_CALL, flows=flows, limit=limit)
+    for counted in answers:
+        for position, state, count in counted:
+            own, name = states[flows[position - 1]], state.decode()
+            own[name] = min(own.get(name, 0) + count, limit)
+    return {id: FlowCount.of(own, limit) for id, own in states.items()}
+
+
+async def edges(c: RedisContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """See the port."""
+    queues = await queues_of(c, ids)
+    keys = {f"{c.key(queue)}:{local_id(queue, id)}": id for id, queue in queues.items() if queue}
+    items = [(queue, (c.key(queue), local_id(queue, id))) for id, queue in queues.items() if queue]
+    answers = await c.run_in_batches(EDGES, "jobs", items, MAX_JOBS_PER_CALL)
+    pairs: set[tuple[str, str]] = set()
+    for id, found in zip(keys.values(), answers, strict=True):
+        if isinstance(found, bytes):
+            others = [f"{c.key(of)}:{child}" for of, child, _, _ in _decode_edges(found)]
+        else:
+            others = [one.decode(errors="replace") for one in found]
+        pairs |= {(id, keys[key]) for key in others if key in keys}
+    return pairs

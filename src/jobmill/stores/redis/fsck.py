@@ -9,8 +9,16 @@ from typing import Any
 from jobmill.core.findings import IDS_SHOWN, Finding
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
+from jobmill.stores.redis.flows import (
+    STAGED_MS,
+    TEXTS,
+    finish_staged,
+    relays_by_key,
+    staged_jobs,
+    unfinished_flows,
+)
 from jobmill.stores.redis.ids import LocalId, readable_id
-from jobmill.stores.redis.queues import all_queues, escaped
+from jobmill.stores.redis.queues import all_queues, escaped, registered_queues
 from jobmill.stores.redis.read import LISTS, SETS
 from jobmill.stores.redis.scripts import FSCK
 
@@ -25,10 +33,20 @@ CHECKS = {
     "id_in_two_places": ("{} in several lists or sets at once", "leaves each job in one of them"),
     "id_without_hash": ("{} without data", "removes their ids"),
     "logs_without_job": ("{} removed, but have log lines", "removes the lines"),
-    "dependencies_gone": ("{} waiting for children that have succeeded or are gone", "lets them run"),
+    "dependencies_gone": ("{} waiting for jobs that have ended or are gone", "lets them run"),
     "waiting_children_unheld": ("{} waiting for children without having any, and nobody holds them", "lets them run"),
+    "staged_alone": ("{} held as part of a flow that nobody enqueues any more", "lets them run"),
+    "flow_unfinished": (
+        "{} not enqueued completely",
+        "finishes those whose jobs are all in the store, and removes the jobs of the others",
+    ),
+    "relay_astray": ("{} not connected with the job whose dependents they tell", "connects or removes them"),
+    "flow_index": ("{} removed, but in the index of a flow", "removes them from it"),
     "marker_missing": ("{} without the marker that wakes workers, although jobs wait", "writes the marker"),
 }
+
+
+_NOUNS = {"marker_missing": "queue", "flow_unfinished": "flow", "relay_astray": "relay"}
 
 
 class _Found:
@@ -40,15 +58,29 @@ class _Found:
         self._ids: dict[str, list[str]] = {check: [] for check in CHECKS}
         self._repaired = dict.fromkeys(CHECKS, 0)
 
-    async def check(self, check: str, queue: str, ids: Iterable[LocalId], source: str = "") -> None:
-        """Check these records of a queue."""
+    async def check(
+        self, check: str, queue: str, ids: Iterable[LocalId], source: str = "", relays: str | None = None, **more: Any
+    ) -> None:
+        """Check these records of a queue, or of a queue of relays."""
+        c = self._context
+        request: dict[str, Any] = {"check": check, "source": source, "marker_ms": MARKER_MS, "texts": TEXTS, **more}
         for some in chunks(list(ids), MAX_JOBS_PER_CALL):
             repair = self._repair and self._repaired[check] < MAX_REPAIRED
-            request: dict[str, Any] = {"check": check, "ids": some, "source": source, "marker_ms": MARKER_MS}
-            now_ms = self._context.clock.now()
-            found = await self._context.run(FSCK, queue, now_ms, **request, repair=repair, reads=not repair)
-            self._ids[check] += [f"{queue}:{id.decode(errors='replace')}" if id else queue for id in found]
+            request |= {"ids": some, "repair": repair, "reads": not repair}
+            if relays is None:
+                found = await c.run(FSCK, queue, c.clock.now(), **request)
+            else:
+                found = await c.run_on_relays(FSCK, relays, c.clock.now(), **request)
+            self._ids[check] += [f"{relays or queue}:{id.decode(errors='replace')}" if id else queue for id in found]
             self._repaired[check] += len(found) if repair else 0
+
+    async def check_staged(self, queue: str) -> None:
+        """Check the large flows in the slot of a queue."""
+        left = await unfinished_flows(self._context, queue)
+        self._ids["flow_unfinished"] += left
+        if self._repair and left:
+            await finish_staged(self._context, queue)
+            self._repaired["flow_unfinished"] += len(left)
 
     def findings(self) -> list[Finding]:
         """One finding for each check."""
@@ -56,7 +88,7 @@ class _Found:
 
     def _finding(self, check: str, damage: str, repair: str) -> Finding:
         ids, repaired = self._ids[check], self._repaired[check]
-        noun = "queue" if check == "marker_missing" else "job"
+        noun = _NOUNS.get(check, "job")
         number = f"{len(ids) or 'no'} {noun}{'' if len(ids) == 1 else 's'} {'is' if len(ids) == 1 else 'are'}"
         return Finding(
             check=check,
@@ -75,6 +107,13 @@ async def fsck(c: RedisContext, *, repair: bool = False) -> list[Finding]:
     found = _Found(c, repair)
     for queue in await all_queues(c):
         await _check_queue(c, queue, found)
+    for relays_key, queue in relays_by_key(c, await registered_queues(c)).items():
+        await found.check_staged(queue)
+        keys = await c.client.scan(f"{escaped(relays_key)}:*:next", "zset")
+        relay_ids = [key[len(relays_key) + 1 : -len(":next")] for key in keys]
+        own = [id for id in relay_ids if b":" not in id]
+        await found.check("relay_astray", queue, _readable(own), relays=relays_key)
+    await _check_flow_index(c, found)
     logs: dict[str, list[str]] = {}
     prefix = f"{c.url.prefix}:"
     for key in await c.client.scan(f"{escaped(prefix)}*:logs", "list"):
@@ -83,6 +122,12 @@ async def fsck(c: RedisContext, *, repair: bool = False) -> list[Finding]:
     for queue, ids in logs.items():
         await found.check("logs_without_job", queue, ids)
     return found.findings()
+
+
+async def _check_flow_index(c: RedisContext, found: _Found) -> None:
+    for key in await c.client.scan(f"{escaped(c.url.prefix)}:*:jobmill:flow:*", "set"):
+        queue, _, flow = key.decode(errors="replace")[len(c.url.prefix) + 1 :].partition(":jobmill:flow:")
+        await found.check("flow_index", queue, _readable(await c.client.call(key.decode(), "SMEMBERS", key)), flow)
 
 
 async def _check_queue(c: RedisContext, queue: str, found: _Found) -> None:
@@ -96,6 +141,8 @@ async def _check_queue(c: RedisContext, queue: str, found: _Found) -> None:
         if place == "waiting-children":
             await found.check("dependencies_gone", queue, _readable(ids))
             await found.check("waiting_children_unheld", queue, _readable(ids))
+            listed = dict.fromkeys(await staged_jobs(c, queue), True) if ids else {}
+            await found.check("staged_alone", queue, _readable(ids), listed=listed, staged_ms=STAGED_MS)
     await found.check("id_in_two_places", queue, _readable(several))
     await found.check("marker_missing", queue, [""])
 

@@ -221,8 +221,9 @@ class _JobsInSets:
 async def _candidates(c: RedisContext, filter: Filter) -> _JobsById | _JobsInSets:
     """The jobs that a filter may match.
 
-    Each queue has the jobs of a flow in a set, which may have jobs that Node has removed. Each queue has the schedulers of its recurring jobs in a sorted set (BullMQ's own). A scheduler that has ended is
-    not there, and its last run may still wait: ours are in a hash as well.
+    Each queue has the jobs of a flow in a set, which may have jobs that Node has removed. It has the schedulers of its
+    recurring jobs in a sorted set (BullMQ's own). A scheduler that has ended is not there, and its last run may still
+    wait: ours are in a hash as well.
     """
     if filter.flow is not None:
         queues = await registered_queues(c) if filter.queue is None else [filter.queue]

@@ -1,4 +1,4 @@
-"""Durable runs: suspensions, and the verbs record_step, recorded and signal. All of it is in fields of the job's hash."""
+"""Durable runs: suspensions, and the verbs record_step, recorded and signal. All is in fields of the job's hash."""
 
 from __future__ import annotations
 

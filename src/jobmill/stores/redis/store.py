@@ -90,6 +90,8 @@ class RedisStore:
     flush_outbox = verb(flows.flush_outbox)
     dependencies = verb(flows.dependencies)
     dependents = verb(flows.dependents)
+    flow_counts = verb(flows.flow_counts)
+    edges = verb(flows.edges)
     flows = verb(flows.flows)
     record_step = verb(steps.record_step)
     recorded = verb(steps.recorded)

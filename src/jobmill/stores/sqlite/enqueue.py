@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import structs
 
 from jobmill.core.due import Held
 from jobmill.core.events import bare_job, enqueued_events
+from jobmill.core.flows import recurring_dependency
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.common.whole_jobs import updated_fields
@@ -17,24 +19,32 @@ from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.flows import connect_jobs
 
+Kind: TypeAlias = Literal["plain", "recurring", "in_flow"]
+
 
 def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool = False) -> list[Receipt]:
     """Insert jobs; a receipt for each, in order. `within`: in a transaction of the caller."""
     receipts: list[Receipt] = []
-    for recurring, group in itertools.groupby(new_jobs, lambda new: new.recurrence is not None):
-        if recurring:
+    in_flow = False
+    for kind, group in itertools.groupby(new_jobs, _kind):
+        if kind == "recurring":
             receipts += [_update_or_insert(context, new) for new in group]
         else:
-            receipts += _insert(context, list(group))
-    if any(new.after for new in new_jobs):
+            receipts += _insert(context, list(group), kind)
+            in_flow = in_flow or kind == "in_flow"
+    if in_flow:
         connect_jobs(context, new_jobs, receipts, within=within)
     context.wakes += 1
     return receipts
 
 
-def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
-    in_flow = any(new.after or new.flow is not None for new in new_jobs)
-    statement, row = ("insert_in_flow", new_job_row_in_flow) if in_flow else ("insert", new_job_row)
+def _kind(new: NewJob) -> Kind:
+    """How a job is inserted. This runs for each job, instead of several searches for jobs that are special."""
+    return "recurring" if new.recurrence is not None else "in_flow" if new.flow is not None or new.after else "plain"
+
+
+def _insert(context: SqliteContext, new_jobs: list[NewJob], kind: Kind) -> list[Receipt]:
+    statement, row = ("insert", new_job_row) if kind == "plain" else ("insert_in_flow", new_job_row_in_flow)
     inserted = context.write_rows(statement, (context.now_ms,), [row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         created, receipts = new_jobs, [Receipt(new.id, "created") for new in new_jobs]
@@ -63,11 +73,13 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
 
 def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     """A recurring job whose unique key is live updates the live job, even while that runs."""
+    if new.after:
+        raise recurring_dependency(new.id)
     if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
     if owner is None:
-        return _insert(context, [new])[0]
+        return _insert(context, [new], "recurring")[0]
     seq, id, rule, held = owner
     if rule is None:
         return Receipt(id, "duplicate")

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: edges, releases, and the verbs flush_outbox, dependencies and dependents.
+"""Jobs that wait for jobs: edges, releases, and the verbs that only flows need.
 
 A file has one writer, so a transaction sees all edges as they are: what ends a job also sets the edges that lead to it.
 """
@@ -31,7 +31,7 @@ from jobmill.core.flows import (
     verdict,
 )
 from jobmill.core.job import Job, State
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.stores.sqlite.codec import as_json, patched_columns, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
@@ -60,7 +60,7 @@ class EdgeRow(NamedTuple):
         return Dependency(id=self.id, number=self.number, if_failed=self.if_failed, state=state, error=error)
 
 
-class NewEdges(NamedTuple):
+class EdgesOfJob(NamedTuple):
     """Edges for a job that is in the store and held."""
 
     job_seq: int
@@ -93,21 +93,20 @@ def connect_jobs(
 
     `within`: in a transaction of the caller, in which no job may wait for a live job of others.
     """
-    for new in new_jobs:
-        if new.after and new.recurrence is not None:
-            raise recurring_dependency(new.id)
     became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
     created = {receipt.id for receipt in receipts if receipt.created}
     waiting = {new.id: new.after for new, one in zip(new_jobs, receipts, strict=True) if new.after and one.created}
+    if not waiting:
+        return
     seqs: dict[str, int] = dict(context.rows("seqs_of", (as_json(list(waiting)),)))
     edges = [
-        NewEdges(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
+        EdgesOfJob(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
         for id, afters in waiting.items()
     ]
     add_edges(context, edges, created if within else None)
 
 
-def add_edges(context: SqliteContext, added: Sequence[NewEdges], may_live: set[str] | None = None) -> None:
+def add_edges(context: SqliteContext, added: Sequence[EdgesOfJob], may_live: set[str] | None = None) -> None:
     """Add edges to held jobs, and release those that need not wait. `may_live`: only these may be live; None: all."""
     found = _dependencies(context, {after.id for one in added for after in one.afters}, may_live)
     context.has_edges = True
@@ -307,6 +306,16 @@ def dependents(context: SqliteContext, id: str, limit: int = 100) -> list[Depend
 def flows(context: SqliteContext, before: str | None = None, limit: int = 50) -> list[str]:
     """The ids of flows, in descending order."""
     return [id for (id,) in context.rows("flows", (before, limit))]
+
+
+def flow_counts(context: SqliteContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+    return {id: FlowCount.of(dict(context.rows("flow_count", (id, limit))), limit) for id in ids}
+
+
+def edges(context: SqliteContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    return {(id, other) for id, other in context.rows("edges_between", (as_json(sorted(set(ids))),))}
 
 
 def _edge(number: int, id: str, if_failed: IfFailed, state: EdgeState, error: str | None) -> Dependency:

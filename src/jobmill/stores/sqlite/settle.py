@@ -25,7 +25,7 @@ _FEW = 2
 def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases have not ended. Return one answer per settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
-    if context.careful or any(done.outcome == "suspended" for done in settlements):
+    if context.careful or "suspended" in [done.outcome for done in settlements]:
         settlements, answers = _special(context, settlements)
     stay = _staying(context, settlements) if known_edges(context) else frozenset()
     if _write(context, settlements, stay) != len(settlements):

@@ -14,7 +14,7 @@ from jobmill.stores.sqlite.codec import SubjectRow, patched_columns, settlement_
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
 from jobmill.stores.sqlite.feed import publish
-from jobmill.stores.sqlite.flows import NewEdges, add_edges, refuse_circle
+from jobmill.stores.sqlite.flows import EdgesOfJob, add_edges, refuse_circle
 from jobmill.stores.sqlite.leases import held, locate
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _wait(context: SqliteContext, done: Settlement) -> None:
         receipts = enqueue(context, done.children)
         _apply(context, row, Hold(by=BY_JOBS))
         context.update_job(seq, {"dependencies": edges + len(receipts)})
-        add_edges(context, [NewEdges(seq, edges, [After(receipt.id, "run") for receipt in receipts])])
+        add_edges(context, [EdgesOfJob(seq, edges, [After(receipt.id, "run") for receipt in receipts])])
         if not all(receipt.created for receipt in receipts) or any(child.after for child in done.children):
             refuse_circle(context, seq, done.lease.id)
     if done.waits_for is not None and context.row("has_signal", (seq, done.waits_for)):

@@ -252,6 +252,8 @@ class SqliteStore:
     events = _read(feed.events)
     dependencies = _read(flows.dependencies)
     dependents = _read(flows.dependents)
+    flow_counts = _read(flows.flow_counts)
+    edges = _read(flows.edges)
     flows = _read(flows.flows)
     recorded = _read(steps.recorded)
 

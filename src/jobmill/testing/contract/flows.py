@@ -14,7 +14,7 @@ from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFai
 from jobmill.core.job import JobOptions, Keep
 from jobmill.core.lifecycle import Policy
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import NOW, Depth, Filter, NewJob, QueueChange, Settlement, after, at
+from jobmill.core.values import NOW, Depth, Filter, FlowCount, NewJob, QueueChange, Settlement, after, at
 from jobmill.errors import InvalidValue
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
@@ -732,6 +732,41 @@ class FlowChangeContract:
         assert await store.flows("flow-0") == []
         await store.change(Filter(flow="flow-5"), Remove())
         assert await store.flows(limit=3) == ["flow-6", "flow-4", "flow-3"]
+
+    async def test_jobs_of_flows_are_counted_by_state(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, waits("a", flow="f"), waits("b", "a", flow="f", queue="other"), waits("c", flow="g"), new("d"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, succeed(claimed["a"]), fail(claimed["d"]))
+        assert await store.flow_counts(["f", "none", "g"]) == {
+            "f": FlowCount({"succeeded": 1, "waiting": 1}, True),
+            "g": FlowCount({"running": 1}, True),
+            "none": FlowCount({}, True),
+        }
+        assert await store.flow_counts([]) == {}
+        assert (await store.change(["b"], Cancel())).ids == ["b"]
+        counts = (await store.flow_counts(["f"]))["f"]
+        assert counts == FlowCount({"succeeded": 1, "cancelled": 1}, True)
+
+    async def test_a_large_flow_is_counted_up_to_a_limit(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, *[waits(flow="f", queue=queue) for _ in range(3) for queue in (QUEUE, "other")])
+        assert await store.flow_counts(["f"], 7) == {"f": FlowCount({"waiting": 6}, True)}
+        counted = (await store.flow_counts(["f"], 4))["f"]
+        assert (counted.exact, counted.states["waiting"]) == (False, 4)
+
+    async def test_edges_between_jobs_are_read_at_once(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("outside"))
+        jobs = [waits("b", "a", "outside", flow="f"), waits("c", "a", "b", flow="f", queue="other"), new("d")]
+        await put(store, waits("a", flow="f"), *jobs)
+        assert await store.edges(["a", "b", "c", "d", "nobody"]) == {("b", "a"), ("c", "a"), ("c", "b")}
+        assert await store.edges(["c", "a"]) == {("c", "a")}
+        assert await store.edges(["d"]) == await store.edges([]) == set()
+        # An edge stays after its dependency has ended.
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, succeed(claimed["outside"]), succeed(claimed["a"]))
+        assert await store.edges(["a", "b"]) == {("b", "a")}
 
     async def test_jobs_that_wait_are_counted_as_held(self, harness: Harness) -> None:
         store = harness.store

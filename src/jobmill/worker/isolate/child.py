@@ -11,13 +11,11 @@ import select
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct
 
-from jobmill.core.flows import Dependency, Recorded, Step
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
@@ -25,8 +23,8 @@ from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.logs import current_run
 from jobmill.worker import outcomes, stderr_log
-from jobmill.worker.durable import check_end, may_have_recorded
 from jobmill.worker.isolate.find import import_handler
+from jobmill.worker.isolate.past import RequestAccess, end_of, run_at_once
 from jobmill.worker.isolate.protocol import Channel, Reports, Request, read_request
 
 if TYPE_CHECKING:
@@ -97,51 +95,9 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
 
 def _outcome(handler: Handler[..., Any], call: Callable[[], Any], context: Context) -> Outcome:
     try:
-        value = call()
-        check_steps(handler, context)
+        return end_of(handler, context, call())
     except BaseException as error:
         return outcomes.raised(error, handler, context.attempt)
-    return outcomes.returned(value, handler)
-
-
-def check_steps(handler: Handler[..., Any], context: Context) -> None:
-    """The handler has returned: it must have taken the steps that earlier runs have recorded."""
-    if context.is_durable or (handler.arguments.takes_context and may_have_recorded(context.job)):
-        run_at_once(check_end(context))
-
-
-class RequestAccess:
-    """How a run in this process knows its past, and records its steps: no method waits for an event loop."""
-
-    def __init__(self, request: Request, reports: Reports) -> None:
-        self._request = request
-        self._reports = reports
-        self._began = time.monotonic()
-
-    async def recorded(self) -> Recorded:
-        """What earlier runs have recorded."""
-        return self._request.recorded
-
-    async def dependencies(self) -> list[Dependency]:
-        """The jobs that this job has waited for."""
-        return self._request.dependencies
-
-    async def record(self, step: Step) -> bool:
-        """Let the worker store a step."""
-        return self._reports.record(step)
-
-    def now_ms(self) -> int:
-        """The time of the store, as it was in the request, and what has passed since."""
-        return self._request.now_ms + round((time.monotonic() - self._began) * 1000)
-
-
-def run_at_once(call: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits."""
-    try:
-        call.send(None)
-    except StopIteration as done:
-        return done.value
-    raise RuntimeError("a durable run in an isolated process must not wait for an event loop")
 
 
 class Surroundings:

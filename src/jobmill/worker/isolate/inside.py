@@ -18,7 +18,7 @@ from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.worker import outcomes
-from jobmill.worker.isolate.child import check_steps
+from jobmill.worker.isolate.past import end_of
 from jobmill.worker.lifespans import Lifespans
 
 
@@ -67,12 +67,11 @@ class Inside:
         before = asyncio.all_tasks()
         try:
             value = await self._around.run(context, call, is_async=handler.is_async, in_thread=self._in_main_thread)
-            check_steps(handler, context)
+            return end_of(handler, context, value)
         except BaseException as error:  # also SystemExit, which would stop the loop
             return outcomes.raised(error, handler, context.attempt)
         finally:
             self.has_left_tasks = bool(asyncio.all_tasks() - before)
-        return outcomes.returned(value, handler)
 
     async def _in_main_thread(self, call: Callable[[], Any]) -> Any:
         result: asyncio.Future[Any] = self._loop.create_future()

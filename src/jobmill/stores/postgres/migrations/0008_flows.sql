@@ -81,7 +81,7 @@ BEGIN
         WHERE
             pg_proc.pronamespace = '{schema}'::regnamespace
             AND pg_proc.proname IN (
-                'release', 'flush_outbox', 'release_dependents', 'hold_again', 'reopen', 'pin', 'mark_dependencies',
+                'release', 'release_jobs', 'flush_outbox', 'release_dependents', 'hold_again', 'reopen', 'pin', 'mark_dependencies',
                 'add_edges', 'enqueue_edges', 'unpin', 'drop_edges', 'forget', 'remove', 'refuse_requeue',
                 'enqueue_jobs', 'settle_final'
             )

@@ -45,79 +45,27 @@ BEGIN
     written AS (
         UPDATE {schema}.edges SET state = chosen.state, error = chosen.error
         FROM chosen WHERE edges.ctid = chosen.place
-        RETURNING
-            edges.job_id, edges.number, edges.on_id, edges.if_failed, edges.error, edges.state,
-            edges.state <> 'succeeded' AS is_bad
+        RETURNING edges.job_id, edges.number, edges.on_id, edges.if_failed, edges.error, edges.state
     ),
 
     looked AS (
         SELECT
-            written.job_id, count(*) AS edges,
+            edges.job_id, count(*) AS number,
             (
-                array_agg(
-                    CASE
-                        WHEN written.state = 'cancelled' THEN 'dependency ' || written.on_id || ' was cancelled'
-                        ELSE 'dependency ' || written.on_id || ' failed: '
-                            || coalesce(nullif(written.error, ''), 'without an error')
-                    END
-                    ORDER BY written.number
-                ) FILTER (WHERE written.is_bad AND written.if_failed = 'fail')
+                array_agg({dependency_error} ORDER BY edges.number)
+                FILTER (WHERE edges.state <> 'succeeded' AND edges.if_failed = 'fail')
             )[1] AS failure,
-            bool_or(written.is_bad AND written.if_failed = 'now') AS at_once
-        FROM written GROUP BY written.job_id
+            bool_or(edges.state <> 'succeeded' AND edges.if_failed = 'now') AS at_once
+        FROM written AS edges GROUP BY edges.job_id
     )
 
     SELECT
-        coalesce(sum(looked.edges), 0), array_agg(looked.job_id), array_agg(looked.failure), array_agg(looked.at_once),
+        coalesce(sum(looked.number), 0), array_agg(looked.job_id), array_agg(looked.failure), array_agg(looked.at_once),
         (SELECT count(DISTINCT written.on_id) FROM written)
     INTO edges_set, dependents, failures, at_onces, reached FROM looked;
 
     IF edges_set > 0 THEN
-        PERFORM FROM {schema}.jobs WHERE jobs.id = ANY (dependents) ORDER BY jobs.id FOR NO KEY UPDATE;
-        WITH freed AS (
-            UPDATE {schema}.jobs SET
-                held = CASE WHEN jobs.held LIKE '{"by":["jobs",%' THEN '{"by":[' || substr(jobs.held, 15) END,
-                due_ms = CASE
-                    WHEN jobs.held LIKE '{"by":["jobs",%' THEN jobs.due_ms
-                    ELSE coalesce(
-                        (jobs.held::json #>> '{due,at_ms}')::bigint,
-                        now_ms + coalesce((jobs.held::json #>> '{due,after_ms}')::bigint, 0)
-                    )
-                END,
-                doomed = coalesce(given.failure, jobs.doomed), updated_ms = now_ms
-            FROM unnest(dependents, failures, at_onces) AS given (id, failure, at_once)
-            WHERE
-                jobs.id = given.id AND jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
-                AND (
-                    given.failure IS NOT NULL OR given.at_once
-                    OR (
-                        SELECT true FROM {schema}.edges
-                        WHERE edges.job_id = given.id AND {is_open}
-                        ORDER BY edges.job_id DESC, edges.number DESC LIMIT 1
-                    ) IS NULL
-                )
-            RETURNING jobs.id, jobs.name, jobs.queue, jobs.errors, jobs.held
-        ),
-
-        told AS (
-            INSERT INTO {schema}.events (queue, event)
-            SELECT
-                freed.queue,
-                json_build_object(
-                    'type', 'released', 'job_id', freed.id, 'name', freed.name, 'queue', freed.queue, 'at_ms', now_ms,
-                    'attempt', freed.errors + 1
-                )::text
-            FROM freed JOIN {schema}.queues AS known ON known.queue = freed.queue AND known.feed
-            WHERE freed.held IS NULL
-        ),
-
-        -- They get the position in which they were enqueued.
-        rewound AS (
-            INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM freed WHERE freed.held IS NULL LIMIT 1
-            ON CONFLICT DO NOTHING
-        )
-
-        SELECT array_agg(DISTINCT freed.queue) INTO queues FROM freed WHERE freed.held IS NULL;
+        queues := {schema}.release_jobs(now_ms, dependents, failures, at_onces);
     END IF;
 
     IF edges_set = most THEN
@@ -130,6 +78,65 @@ BEGIN
         -- The dependents of some have left the store meanwhile.
         PERFORM {schema}.unpin(ended);
     END IF;
+END $$;
+
+-- Edges of these jobs were set: release those that wait for no other job. `failures`: why a job must fail (NULL: it need
+-- not); `at_onces`: it runs, whatever else it waits for. Returns the queues of jobs that are free now.
+CREATE OR REPLACE FUNCTION {schema}.release_jobs(
+    now_ms bigint, dependents text[], failures text[], at_onces boolean[]
+) RETURNS text[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    queues text[];
+BEGIN
+    PERFORM FROM {schema}.jobs WHERE jobs.id = ANY (dependents) ORDER BY jobs.id FOR NO KEY UPDATE;
+    WITH freed AS (
+        UPDATE {schema}.jobs SET
+            held = CASE WHEN jobs.held LIKE '{"by":["jobs",%' THEN '{"by":[' || substr(jobs.held, 15) END,
+            due_ms = CASE
+                WHEN jobs.held LIKE '{"by":["jobs",%' THEN jobs.due_ms
+                ELSE coalesce(
+                    (jobs.held::json #>> '{due,at_ms}')::bigint,
+                    now_ms + coalesce((jobs.held::json #>> '{due,after_ms}')::bigint, 0)
+                )
+            END,
+            doomed = coalesce(given.failure, jobs.doomed), updated_ms = now_ms
+        FROM unnest(dependents, failures, at_onces) AS given (id, failure, at_once)
+        WHERE
+            jobs.id = given.id AND jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
+            AND (
+                given.failure IS NOT NULL OR given.at_once
+                OR (
+                    SELECT true FROM {schema}.edges
+                    WHERE edges.job_id = given.id AND {is_open}
+                    ORDER BY edges.job_id DESC, edges.number DESC LIMIT 1
+                ) IS NULL
+            )
+        RETURNING jobs.id, jobs.name, jobs.queue, jobs.errors, jobs.held
+    ),
+
+    told AS (
+        INSERT INTO {schema}.events (queue, event)
+        SELECT
+            freed.queue,
+            json_build_object(
+                'type', 'released', 'job_id', freed.id, 'name', freed.name, 'queue', freed.queue, 'at_ms', now_ms,
+                'attempt', freed.errors + 1
+            )::text
+        FROM freed JOIN {schema}.queues AS known ON known.queue = freed.queue AND known.feed
+        WHERE freed.held IS NULL
+    ),
+
+    -- They get the position in which they were enqueued.
+    rewound AS (
+        INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM freed WHERE freed.held IS NULL LIMIT 1
+        ON CONFLICT DO NOTHING
+    )
+
+    SELECT array_agg(DISTINCT freed.queue) INTO queues FROM freed WHERE freed.held IS NULL;
+    RETURN queues;
 END $$;
 
 -- Continue what `release` has left. It skips what another process is releasing now.

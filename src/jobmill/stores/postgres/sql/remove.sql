@@ -4,8 +4,10 @@ BEGIN
     -- The look is a statement of its own: an edge may be added until the rows are locked.
     PERFORM FROM {schema}.history WHERE history.id = ANY (these) ORDER BY history.id FOR UPDATE;
     UPDATE {schema}.history SET
-        has_dependents = NULL, expires_ms = pinned_expires_ms, keep_last = pinned_keep_last, pinned_expires_ms = NULL,
-        pinned_keep_last = NULL
+        has_dependents = NULL, pinned_expires_ms = NULL, pinned_keep_last = NULL,
+        -- A job that is not kept would have been removed at once.
+        expires_ms = CASE WHEN pinned_keep_last = 0 THEN finished_ms ELSE pinned_expires_ms END,
+        keep_last = nullif(pinned_keep_last, 0)
     WHERE
         history.id = ANY (these) AND history.has_dependents
         AND NOT EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = history.id);

@@ -264,6 +264,13 @@ progress, tracebacks, doomed, recurrence, revision, slot_ms, unstarted, has_depe
 -- A condition: a job waits for the dependency of this edge.
 (edges.state = 'pending' OR (edges.if_failed = 'wait' AND edges.state <> 'succeeded'))
 
+-- name: dependency_error
+-- The error of a job that fails because of an edge. An expression, as in core/flows.py.
+CASE
+    WHEN edges.state = 'cancelled' THEN 'dependency ' || edges.on_id || ' was cancelled'
+    ELSE 'dependency ' || edges.on_id || ' failed: ' || coalesce(nullif(edges.error, ''), 'without an error')
+END
+
 -- name: dependencies
 -- The edges of a job, with the results of jobs that have succeeded. $1 id, $2 the first number, $3 limit.
 -- Rows: on_id, number, if_failed, state, error, result.
@@ -305,6 +312,26 @@ WITH RECURSIVE known (flow, n) AS (
 
 SELECT known.flow FROM known WHERE known.n > 0 AND known.flow IS NOT NULL ORDER BY known.n
 
+-- name: flow_counts
+-- How many jobs of flows are in each state. $1 flows, $2 how many jobs of each are counted. Rows: flow, state, count.
+SELECT wanted.flow, found.state, count(*)
+FROM (SELECT DISTINCT flow COLLATE "C" AS flow FROM unnest($1::text[]) AS given (flow)) AS wanted
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN jobs.lease_until_ms = 0 THEN 'waiting' ELSE 'running' END AS state
+    FROM {schema}.jobs WHERE jobs.flow = wanted.flow
+    UNION ALL
+    SELECT history.state FROM {schema}.history WHERE history.flow = wanted.flow
+    LIMIT $2::integer
+) AS found
+GROUP BY wanted.flow, found.state
+
+-- name: edges_between
+-- Which of these jobs wait for others of them. $1 ids. Rows: id, id of the dependency.
+SELECT edges.job_id, edges.on_id FROM {schema}.edges
+WHERE
+    edges.job_id = ANY($1::text[]) AND edges.on_id = ANY($1::text[])
+    AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = edges.job_id)
+
 -- name: refreshed_edges
 -- The edges of jobs, each in the present state of its dependency; an edge to a job that has left the store keeps its
 -- state. $1 ids. Rows: job_id, on_id, number, if_failed, state, error.
@@ -321,10 +348,6 @@ LEFT JOIN {schema}.jobs ON jobs.id = edges.on_id
 LEFT JOIN {schema}.history ON history.id = edges.on_id
 WHERE edges.job_id = ANY ($1::text[])
 ORDER BY edges.job_id, edges.number
-
--- name: lock_edges
--- $1 ids of dependents. See release.sql for the order.
-SELECT FROM {schema}.edges WHERE job_id = ANY ($1::text[]) ORDER BY on_id, job_id, number FOR UPDATE
 
 -- name: lock_dependencies
 -- Lock the jobs to which the edges of jobs lead. $1 now, $2 ids.
@@ -461,16 +484,9 @@ SELECT {subject} FROM {schema}.history AS jobs
 WHERE
     jobs.queue = $1 AND jobs.state = $2 AND jobs.keep_last = $3
     AND (jobs.finished_ms, jobs.id) < (
-        SELECT last.finished_ms, last.id
-        FROM (
-            SELECT last.finished_ms, last.id FROM {schema}.history AS last
-            WHERE last.queue = $1 AND last.state = $2
-            ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET greatest($3 - 1, 0)
-        ) AS last
-        WHERE $3 > 0
-        -- Others have waited for a job that is not kept, or it would have been removed at once.
-        UNION ALL
-        SELECT 9223372036854775807, '' WHERE $3 = 0
+        SELECT last.finished_ms, last.id FROM {schema}.history AS last
+        WHERE last.queue = $1 AND last.state = $2
+        ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET $3 - 1
     )
 LIMIT $4 FOR UPDATE SKIP LOCKED
 
@@ -651,7 +667,9 @@ SELECT count(*) FROM repaired
 
 -- name: fsck_held_inconsistent
 SELECT id FROM {schema}.jobs
-WHERE lease_until_ms = 0 AND (held IS NOT NULL) <> (due_ms = {never_ms}) AND (held IS NOT NULL OR recurrence IS NULL)
+WHERE
+    lease_until_ms = 0 AND (held IS NOT NULL) <> (due_ms = {never_ms}) AND (held IS NOT NULL OR recurrence IS NULL)
+    AND waits_for IS NULL
 
 -- name: repair_held_inconsistent
 -- The job stays where it is, and a person can release it.
@@ -666,6 +684,152 @@ WITH repaired AS (
 )
 
 SELECT count(*) FROM repaired
+
+-- name: fsck_edge_pending
+SELECT edges.job_id AS id FROM {schema}.edges
+WHERE
+    edges.state = 'pending' AND NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = edges.on_id)
+    AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = edges.on_id) AND {has_job}
+GROUP BY edges.job_id
+
+-- name: repair_edge_pending
+WITH lost AS MATERIALIZED (
+    SELECT array_agg(found.id) AS ids FROM ({fsck_edge_pending} LIMIT $1) AS found
+)
+
+SELECT cardinality(lost.ids)
+FROM lost CROSS JOIN {schema}.release(
+    $2,
+    ARRAY(
+        SELECT DISTINCT edges.on_id FROM {schema}.edges
+        WHERE
+            edges.job_id = ANY (lost.ids) AND edges.state = 'pending'
+            AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = edges.on_id)
+    ),
+    lost.ids, NULL
+)
+
+-- name: has_job
+-- A condition: the job of an edge is in the store.
+(
+    EXISTS (SELECT FROM {schema}.jobs AS own WHERE own.id = edges.job_id)
+    OR EXISTS (SELECT FROM {schema}.history AS own WHERE own.id = edges.job_id)
+)
+
+-- name: fsck_released_late
+SELECT jobs.id FROM {schema}.jobs
+WHERE
+    jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
+    AND NOT EXISTS (SELECT FROM {schema}.edges WHERE edges.job_id = jobs.id AND {is_open})
+
+-- name: repair_released_late
+WITH looked AS (
+    SELECT
+        late.id, bool_or(edges.state <> 'succeeded' AND edges.if_failed = 'now') AS at_once,
+        (
+            array_agg({dependency_error} ORDER BY edges.number)
+            FILTER (WHERE edges.state <> 'succeeded' AND edges.if_failed = 'fail')
+        )[1] AS failure
+    FROM ({fsck_released_late} LIMIT $1) AS late LEFT JOIN {schema}.edges ON edges.job_id = late.id
+    GROUP BY late.id
+),
+
+grouped AS MATERIALIZED (
+    SELECT array_agg(id) AS ids, array_agg(failure) AS failures, array_agg(at_once) AS at_onces FROM looked
+)
+
+SELECT cardinality(grouped.ids)
+FROM grouped CROSS JOIN {schema}.release_jobs($2, grouped.ids, grouped.failures, grouped.at_onces)
+
+-- name: fsck_released_early
+SELECT jobs.id FROM {schema}.jobs
+WHERE
+    jobs.lease_until_ms = 0 AND jobs.doomed IS NULL AND (jobs.held LIKE '{"by":["jobs"%') IS NOT TRUE
+    AND EXISTS (SELECT FROM {schema}.edges WHERE edges.job_id = jobs.id AND {is_open})
+    AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = jobs.id)
+    AND NOT EXISTS (
+        SELECT FROM {schema}.edges
+        WHERE edges.job_id = jobs.id AND edges.state IN ('failed', 'cancelled') AND edges.if_failed IN ('fail', 'now')
+    )
+
+-- name: repair_released_early
+WITH early AS MATERIALIZED (
+    SELECT array_agg(found.id) AS ids FROM ({fsck_released_early} LIMIT $1) AS found
+)
+
+SELECT cardinality(early.ids) FROM early CROSS JOIN {schema}.hold_again($2, early.ids)
+
+-- name: fsck_edges_without_job
+SELECT edges.job_id AS id FROM {schema}.edges
+WHERE NOT {has_job} AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = edges.job_id)
+GROUP BY edges.job_id
+
+-- name: repair_edges_without_job
+WITH orphans AS MATERIALIZED (
+    SELECT array_agg(found.id) AS ids FROM ({fsck_edges_without_job} LIMIT $1) AS found
+)
+
+SELECT cardinality(orphans.ids) FROM orphans CROSS JOIN {schema}.drop_edges(orphans.ids, NULL)
+
+-- name: fsck_dependents_unmarked
+SELECT jobs.id FROM {schema}.jobs
+WHERE jobs.has_dependents IS NULL AND EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = jobs.id AND {has_job})
+UNION ALL
+SELECT history.id FROM {schema}.history
+WHERE history.has_dependents IS NULL AND EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = history.id AND {has_job})
+
+-- name: repair_dependents_unmarked
+WITH found AS MATERIALIZED (
+    SELECT array_agg(one.id) AS ids FROM ({fsck_dependents_unmarked} LIMIT $1) AS one
+)
+
+SELECT count(marked.id) FROM found CROSS JOIN {schema}.mark_dependencies($2, found.ids) AS marked
+
+-- name: fsck_pinned_for_nobody
+SELECT history.id FROM {schema}.history
+WHERE history.has_dependents AND NOT EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = history.id)
+
+-- name: repair_pinned_for_nobody
+WITH found AS MATERIALIZED (
+    SELECT array_agg(one.id) AS ids FROM ({fsck_pinned_for_nobody} LIMIT $1) AS one
+)
+
+SELECT cardinality(found.ids) FROM found CROSS JOIN {schema}.unpin(found.ids)
+
+-- name: fsck_outbox_without_edges
+SELECT outbox.id FROM {schema}.outbox
+WHERE
+    NOT EXISTS (SELECT FROM {schema}.history WHERE history.id = outbox.id)
+    OR NOT EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = outbox.id AND edges.state = 'pending')
+
+-- name: repair_outbox_without_edges
+WITH repaired AS (
+    DELETE FROM {schema}.outbox WHERE id IN ({fsck_outbox_without_edges} LIMIT $1) RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: fsck_records_without_job
+SELECT records.id
+FROM (SELECT id FROM {schema}.steps UNION SELECT id FROM {schema}.signals) AS records
+WHERE
+    NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = records.id)
+    AND NOT EXISTS (SELECT FROM {schema}.history WHERE history.id = records.id)
+
+-- name: repair_records_without_job
+WITH orphans AS MATERIALIZED (
+    SELECT found.id FROM ({fsck_records_without_job} LIMIT $1) AS found
+),
+
+forgotten AS (
+    DELETE FROM {schema}.steps WHERE id IN (SELECT orphans.id FROM orphans)
+),
+
+lost AS (
+    DELETE FROM {schema}.signals WHERE id IN (SELECT orphans.id FROM orphans)
+)
+
+SELECT count(*) FROM orphans
 
 -- name: rewind
 -- Claims begin at the start again.

@@ -26,6 +26,7 @@
 --- include settle
 --- include enqueue
 --- include edges
+--- include staged
 
 local jobs, staging = ask.jobs or {}, ask.staging
 
@@ -125,7 +126,7 @@ for i, one in ipairs(jobs) do
   keys[i] = one[1] .. ':' .. receipts[i][2]
 end
 if staging and staging.commit then
-  call('ZADD', staging.index, 'XX', '+inf', staging.key)
+  call('ZADD', staging.index, 'XX', -now, staging.key)
 elseif staging and staging.ended then
   call('ZREM', staging.index, staging.key)
   call('DEL', staging.key)
@@ -182,20 +183,6 @@ for _, one in ipairs(ask.edges or {}) do
 end
 
 -- 4. The flow is complete: what need not wait may run.
-local function free_staged(id)
-  local key = job_key(id)
-  if call('SREM', key .. ':dependencies', stage()) == 0 then
-    return 0
-  end
-  local jmg = call('HGET', key, 'jmg')
-  if call('HEXISTS', key, 'defa') == 1 or not must_hold(key, jmg or '[]') then
-    if not is_latched(id) then
-      release(id)
-    end
-  end
-  return 1
-end
-
 for _, key in ipairs(free_keys) do
   staged = staged + elsewhere(key, free_staged)
 end

@@ -3,7 +3,7 @@
 --- include short_request
 
 -- How many jobs that are gone a call forgets.
-local may_forget = 1000
+local may_forget = 10 * ask.limit
 
 local function has_jobs(flow)
   local set = Q .. ':jobmill:flow:' .. flow

@@ -1,12 +1,16 @@
 -- fsck: looks at records of one queue for one kind of damage, and repairs it where it is asked to, in the same step.
--- ask: check, ids, source: the list or set that the ids come from, repair, reads (nothing is to be changed), marker_ms.
+-- ask: check, ids, source: the list or set that the ids come from, repair, reads (nothing is to be changed), marker_ms,
+-- staged_ms, listed, texts: see flows.lua.
 -- Returns: the ids that are damaged.
 --- include request
 --- include events
 --- include waiting
 --- include repair
 --- include state
+--- include add
 --- include flows
+--- include edges
+--- include staged
 
 -- Where a job stays that is in several places, the first of them that has it; but a job that runs under a lock runs.
 local PLACES = {'completed', 'failed', 'waiting-children', 'delayed', 'prioritized', 'wait', 'paused', 'active'}
@@ -79,43 +83,119 @@ function checks.logs_without_job(id)
   return true
 end
 
--- Whether a child is gone, or has succeeded: then its parent must not wait for it. A child that failed may be retried.
-local function is_over(child)
-  return call('EXISTS', child) == 0 or elsewhere(child, function(its_id)
-    return call('ZSCORE', Q .. ':completed', its_id) and true or false
-  end)
+-- The policy of an edge, from the side of the dependency; and whether its relay still has to tell it.
+local function edge_policy(child, parent_key)
+  local h = call('HMGET', child, 'parentKey', 'parent')
+  if not h[1] or not is_relay(h[1]) then
+    return policy_of(h[2]), false
+  end
+  local queue, id = string.match(h[1], '^(.*):([^:]*)$')
+  local score = tonumber(call('ZSCORE', h[1] .. ':next', parent_key))
+  return score and BY_STRENGTH[score % 8] or 'fpof', call('LPOS', queue .. ':wait', id) and true or false
+end
+
+-- Whether a dependency is gone, or has ended: then nobody may wait for it. One that failed may be retried where nobody has
+-- said what becomes of the others.
+local function is_over(child, parent_key)
+  local state = look_at(child)
+  if state == 'waiting' or state == 'running' then
+    return false
+  end
+  local policy, is_told_later = edge_policy(child, parent_key)
+  return not is_told_later and (not state or state == 'succeeded' or policy ~= 'none')
+end
+
+local function repair_edge(child, parent_key)
+  local state, h = look_at(child)
+  local ended = {value = state == 'succeeded' and (h[1] or 'null') or nil}
+  if state == 'failed' or state == 'cancelled' then
+    ended = failure_of(state, h)
+  end
+  tell(child, parent_key, (edge_policy(child, parent_key)), ended)
 end
 
 function checks.dependencies_gone(id)
   local key, any = job_key(id), false
-  if not call('ZSCORE', Q .. ':waiting-children', id) then
+  if not call('ZSCORE', Q .. ':waiting-children', id) or is_staged(id) then
     return false
   end
   for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do
     local fine, over = true, false
-    if child ~= latch() and child ~= stage() then
-      fine, over = pcall(is_over, child)  -- on a cluster, it may be on another node
+    if child ~= latch() then
+      fine, over = pcall(is_over, child, key)  -- on a cluster, it may be on another node
     end
     if fine and over then
       any = true
       if ask.repair then
-        call('SREM', key .. ':dependencies', child)
-        local value = call('HGET', child, 'returnvalue')
-        if value then
-          call('HSET', key .. ':processed', child, value)
-        end
+        repair_edge(child, key)
       end
     end
-  end
-  if any and ask.repair then
-    release_if_none_pending(key)
   end
   return any
 end
 
+-- ask.listed: the staged jobs of flows that are being enqueued.
+function checks.staged_alone(id)
+  local key = job_key(id)
+  local added = tonumber(redis.pcall('HGET', key, 'timestamp')) or 0
+  if ask.listed[key] or not is_staged(id) or added > now - ask.staged_ms then
+    return false
+  end
+  if ask.repair then
+    each_dependency(call('HGET', key, 'jmg') or '[]', function(child, policy)
+      link(child, key, policy)
+      set_edge(child, key, policy)
+    end)
+    free_staged(id)
+  end
+  return true
+end
+
+-- Q is a queue of relays here.
+function checks.relay_astray(id)
+  local relay = job_key(id)
+  local child = call('HGET', relay, 'child')
+  if not child or call('LPOS', Q .. ':wait', id) then
+    return false
+  end
+  local state, h = look_at(child)
+  local is_live = state == 'waiting' or state == 'running'
+  local is_armed = call('ZSCORE', Q .. ':waiting-children', id) and true or false
+  if state and is_live == is_armed and call('HGET', child, 'parentKey') == relay then
+    return false
+  end
+  if not ask.repair then
+    return true
+  elseif is_live then
+    call('HSET', child, 'parentKey', relay, 'parent', parent_json(relay, 'idof'))
+    arm_relay(relay, child)
+  elseif state then
+    local ended = state == 'succeeded' and {value = h[1] or 'null'} or failure_of(state, h)
+    call('HSET', child, 'parentKey', relay, 'parent', parent_json(relay, 'idof'))
+    begin_relay(relay, child, ended)
+  else
+    begin_relay(relay, child, {})
+    end_relay(relay)
+  end
+  return true
+end
+
+-- ask.source: a flow.
+function checks.flow_index(id)
+  local set = Q .. ':jobmill:flow:' .. ask.source
+  if call('EXISTS', job_key(id)) == 1 or call('SISMEMBER', set, id) == 0 then
+    return false
+  end
+  if ask.repair then
+    leave_flow(id, ask.source)
+  end
+  return true
+end
+
 function checks.waiting_children_unheld(id)
   if not call('ZSCORE', Q .. ':waiting-children', id) or call('EXISTS', job_key(id)) == 0
-    or call('EXISTS', job_key(id) .. ':dependencies') == 1 or call('HEXISTS', job_key(id), 'jmh') == 1 then
+    or call('EXISTS', job_key(id) .. ':dependencies') == 1 or (call('HEXISTS', job_key(id), 'jmg') == 0
+    and call('HEXISTS', job_key(id), 'jmh') == 1) then
     return false
   end
   if ask.repair then

@@ -84,7 +84,7 @@ for i = 1, #kept, 2 do
     remove(kept[i], set)
   end
 end
--- Jobs that stayed for others. Each call looks at those that were not looked at for longest.
+-- Jobs that stayed for others. Each call checks those that were not checked for longest.
 local pinned = call('ZRANGEBYSCORE', Q .. ':jobmill:pinned', '-inf', now, 'LIMIT', 0, ask.limit - math.min(removed, ask.limit))
 for _, id in ipairs(pinned) do
   local rank, set = rank_of(id)

@@ -304,6 +304,20 @@ FROM jobmill_jobs AS jobs CROSS JOIN jobmill_edges AS edges ON edges.on_seq = jo
     CROSS JOIN jobmill_jobs AS others ON others.seq = edges.job_seq
 WHERE jobs.id = ?1 LIMIT ?2
 
+-- name: flow_count
+-- How many jobs of a flow are in each state. ?1 flow, ?2 how many jobs are counted. Rows: state, count.
+SELECT state, count(*) FROM (
+    SELECT jobs.state FROM jobmill_jobs AS jobs INDEXED BY jobmill_flow WHERE jobs.flow = ?1 LIMIT ?2
+) GROUP BY state
+
+-- name: edges_between
+-- Which of these jobs wait for others of them. ?1 ids as JSON. Rows: id, id of the dependency.
+SELECT jobs.id, others.id
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted.value
+    CROSS JOIN jobmill_edges AS edges ON edges.job_seq = jobs.seq
+    CROSS JOIN jobmill_jobs AS others ON others.seq = edges.on_seq
+WHERE others.id IN (SELECT value FROM json_each(?1))
+
 -- -------------------- steps and signals
 
 -- name: add_step

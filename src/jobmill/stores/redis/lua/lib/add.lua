@@ -21,16 +21,21 @@ local function add(job)
   wait_until(job.id, job.delay > 0 and job.due or now, job.priority, job.lifo)
 end
 
+local function leave_flow(id, flow)
+  local set = Q .. ':jobmill:flow:' .. flow
+  call('SREM', set, id)
+  if call('EXISTS', set) == 0 then
+    call('ZREM', Q .. ':jobmill:flows', flow)
+  end
+end
+
 -- The keys that belong to one job, and nothing else of it. `flow`: the flow that it is in, or false.
 local function delete_keys(id, flow)
   if is_queue_key(id) then
     return
   end
   if flow then
-    call('SREM', Q .. ':jobmill:flow:' .. flow, id)
-    if call('EXISTS', Q .. ':jobmill:flow:' .. flow) == 0 then
-      call('ZREM', Q .. ':jobmill:flows', flow)
-    end
+    leave_flow(id, flow)
   end
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',

@@ -67,8 +67,8 @@ local function release(id)
     wait_until(id, due_ms, tonumber(h[2]) or 0, true, 'waiting-children')
     return
   end
-  call('HSET', job_key(id), 'jmu', now, 'delay', math.max(0, due_ms - now))
   if h[4] then
+    call('HSET', job_key(id), 'jmu', now, 'delay', math.max(0, due_ms - now))
     feed_event('released', id, h[8], (tonumber(h[10] or h[9]) or 0) + 1)
   end
   free(id, due_ms, {priority = h[2], jm = h[5], jmd = h[6], timestamp = h[7]}, 'waiting-children')
@@ -110,7 +110,7 @@ end
 local function first_line(text)
   local line = string.match(text, '^[^\n]*')
   if #line > 500 then
-    line = string.gsub(string.sub(line, 1, 500), '[\192-\255][\128-\191]*$', '')
+    line = string.gsub(string.sub(line, 1, 500), '[\192-\244][\128-\191]*$', '')
   end
   return line
 end

@@ -9,7 +9,12 @@ end
 
 local function back_to_wait(id, seq)
   local passed = 0
-  if seq then
+  local last = seq and call('LINDEX', wait_key(), 0)
+  if last and is_before(last, seq) then
+    call('LPUSH', wait_key(), id)  -- all others were added before it
+    return
+  end
+  if last then
     local front = call('LRANGE', wait_key(), -MAX_PASSED, -1)
     for i = 1, #front do
       if is_before(front[i], seq) then
@@ -18,11 +23,12 @@ local function back_to_wait(id, seq)
       end
     end
   end
+  local behind = {id}
   local aside = passed > 0 and call('RPOP', wait_key(), passed) or {}
-  call('RPUSH', wait_key(), id)
   for i = #aside, 1, -1 do
-    call('RPUSH', wait_key(), aside[i])
+    behind[#behind + 1] = aside[i]
   end
+  call('RPUSH', wait_key(), unpack(behind))
 end
 
 local function back_to_prioritized(id, priority, seq)

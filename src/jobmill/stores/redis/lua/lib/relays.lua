@@ -5,8 +5,8 @@
 -- The score of a dependent is its number * 8 + the strength of its policy.
 local STRENGTHS = {rdof = 1, idof = 2, none = 3, cpof = 4, fpof = 5}
 local BY_STRENGTH = {'rdof', 'idof', 'none', 'cpof', 'fpof'}
--- How many dependents a call may tell: see core/flows.py.
-local may_tell = 1000
+-- How many dependents a call may tell: see MAX_RELEASED in core/flows.py.
+local may_tell = ask.max_told
 
 local function is_relay(key)
   return string.find(key, '^jobmill:.*:relays:') ~= nil

@@ -1,6 +1,6 @@
 -- The queue, the request and the queue's settings. No functions: making one costs 0.4 us in every call.
 -- KEYS[1]: <prefix>:<queue>, with which all other keys begin. ARGV[1]: the request, in msgpack. Always in it: now (ms) and
--- max_events (the default length of the event stream). Where it applies: v5 (the layout of BullMQ 5), linger (see lease.lua).
+-- max_events (the default length of the event stream) and max_told (see relays.lua). Where it applies: v5 (the layout of BullMQ 5), linger (see lease.lua).
 local call = redis.call
 local Q = KEYS[1]
 local ask = cmsgpack.unpack(ARGV[1])

@@ -1,0 +1,25 @@
+-- flow_counts: how many jobs of flows are in each state. ask: queues [what their keys begin with] of one slot, flows [ids],
+-- limit: how many jobs of a flow are counted in each queue. Returns for each queue: [[position in flows, state, count]].
+--- include short_request
+--- include repair
+--- include state
+
+local replies = {}
+for i, queue in ipairs(ask.queues) do
+  Q = queue
+  local counts = {}
+  for position, flow in ipairs(ask.flows) do
+    local states = {}
+    for _, id in ipairs(call('SRANDMEMBER', Q .. ':jobmill:flow:' .. flow, ask.limit)) do
+      local state = state_of(id)
+      if state then
+        states[state] = (states[state] or 0) + 1
+      end
+    end
+    for state, count in pairs(states) do
+      counts[#counts + 1] = {position, state, count}
+    end
+  end
+  replies[i] = counts
+end
+return replies
