@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmill.core.values import EVERYTHING
+from jobmill.core.values import EVERYTHING, Filter
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.codec import FINAL
-from jobmill.testing.contract.support import claim, fail, find_all, settle, succeed
-from tests.stores.mongo_killed import STORIES, Killed, Life, Story, give_life
+from jobmill.testing.contract.support import claim, fail, find_all, new, put, settle, succeed, turns
+from tests.stores.mongo_killed import STORIES, Killed, Life, Story, give_life, waits
 from tests.stores.mongo_scene import Scene
 
 pytestmark = [pytest.mark.stores("mongo"), pytest.mark.slow]
@@ -159,3 +160,47 @@ async def test_a_process_is_killed_by_the_kernel(scene: Scene, number: int, dies
     assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
     await repair(scene, None)
     await check(scene, STORIES[number], await drain(scene, STORIES[number]))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(5))
+async def test_workers_are_killed_beside_each_other(scene: Scene, seed: int) -> None:
+    """Three workers run 12 parents with 15 children each; whenever one is killed, another one takes its place."""
+    chance = random.Random(seed)
+    parts = {f"p{n}": [f"k{n}-{m}" for m in range(15)] for n in range(12)}
+    jobs = [new(id) for ids in parts.values() for id in ids]
+    jobs += [waits(id, *ids, *([f"p{int(id[1:]) - 1}"] if int(id[1:]) % 4 else [])) for id, ids in parts.items()]
+    chance.shuffle(jobs)
+    await put(scene.store, *jobs)
+    ran: list[str] = []
+    kills = 0
+
+    async def work(store: MongoStore) -> None:
+        while claimed := await claim(store, chance.randint(1, 7)):
+            for one in claimed:
+                assert [edge.id for edge in await store.dependencies(one.job.id) if edge.state == "pending"] == []
+                ran.append(one.job.id)
+            await store.exchange([succeed(one) for one in claimed], None)
+            await store.flush_outbox()
+
+    async def live() -> None:
+        nonlocal kills
+        while True:
+            async with scene.another() as store:
+                give_life(store, Life(chance.randint(3, 60), halfway=chance.random() < 0.5))
+                try:
+                    await work(store)
+                    return
+                except Killed:
+                    kills += 1
+                    scene.clock.advance(20)
+
+    for _ in turns(100):
+        await asyncio.gather(live(), live(), live())
+        scene.clock.advance(60)
+        await flush(scene.store)
+        if not await find_all(scene.store, Filter(states=("waiting", "running"))):
+            break
+    assert kills > 5
+    assert set(ran) == {one.id for one in jobs}
+    await check(scene, Story(), dict.fromkeys(set(ran), "succeeded"))

@@ -15,7 +15,7 @@ from jobmill.stores.mongo.claim import QueueClaim
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.flows import resolve_ended
+from jobmill.stores.mongo.flows import set_edges
 from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.outbox import flush_ended
 from jobmill.stores.mongo.purge import rearm
@@ -51,7 +51,7 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
         write = settle_suspended if any(one.children for one in settlements) else settle
         settled, ended = await write(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
-        has_outbox = bool(ended) and (await resolve_ended(ctx, ended)).has_more
+        has_outbox = bool(ended) and (await set_edges(ctx, ended)).has_more
         if any(one.runs for one in settlements):
             await note_runs(ctx, settlements, settled, now_ms)
         left = claim.n if claim else 0

@@ -30,9 +30,9 @@ from jobmill.core.flows import (
     first_line,
     is_bad,
 )
-from jobmill.core.job import Job
+from jobmill.core.job import Job, State
 from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
-from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
+from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, STATUS, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
@@ -50,6 +50,8 @@ _RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
 #: How many jobs of flows are read to find the ids of flows, for each id.
 JOBS_PER_FLOW = 20
 _BY_FLOW = {"jobmill.flow": -1}
+#: The fields of an edge that setting it needs.
+_MARKED = {"on": 1, "state": 1, "round": 1}
 _IN_OUTBOX = {"jobmill.outbox": True, "status": {"$in": FINAL}}
 
 
@@ -63,23 +65,51 @@ class Resolved(Struct, frozen=True):
 # ---------------------------------------------------------------------------------------------------- ends
 
 
+class Ended(Struct, frozen=True):
+    """A job that is final, and that edges lead to."""
+
+    id: ObjectId
+    state: State
+    error: str | None
+    #: As they were when the job was read, or claimed: others may have changed them since.
+    updated: Any
+    pin: ObjectId | None
+    round: int = 0
+
+    @property
+    def edge(self) -> tuple[EdgeState, str | None]:
+        """The state of the edges that lead to it, and their error."""
+        state = edge_state(self.state)
+        return state, first_line(self.error) if state == "failed" else None
+
+
+def ended_of(ctx: MongoContext, document: Document) -> Ended:
+    """A job as it was read."""
+    job, ours = ctx.job(document), ours_of(document)
+    marks = (document.get("updatedAt"), ours.get("hasDependents"), int_of(ours.get("round")))
+    return Ended(document["_id"], job.state, job.error, *marks)
+
+
 async def resolve_ended(ctx: MongoContext, ids: Collection[ObjectId], limit: int = MAX_RELEASED) -> Resolved:
     """Set the edges that lead to those of these jobs that are final, and release dependents."""
     done = Resolved()
     for some in chunks(ids):
         query = {"_id": {"$in": some}, **_IN_OUTBOX}
-        ended = await ctx.here.jobs.find(query, _WITHOUT_LARGE, hint=BY_ID).to_list()
-        part = await set_edges(ctx, ended, limit - done.edges) if ended else Resolved()
+        ended = [ended_of(ctx, one) async for one in ctx.here.jobs.find(query, _WITHOUT_LARGE, hint=BY_ID)]
+        part = await set_edges(ctx, ended, limit - done.edges)
         done = Resolved(done.edges + part.edges, done.has_more or part.has_more)
     return done
 
 
-async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) -> Resolved:
-    """The same for documents of final jobs, as they were read."""
-    by_id = {one["_id"]: one for one in ended}
-    found = await ctx.here.edges.find({"on": {"$in": list(by_id)}, "open": True}).limit(limit + 1).to_list()
-    edges = [one for one in found[:limit] if one["round"] <= int_of(ours_of(by_id[one["on"]]).get("round"))]
-    ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
+async def set_edges(ctx: MongoContext, ended: Sequence[Ended], limit: int = MAX_RELEASED) -> Resolved:
+    """The same for jobs that are known to be final."""
+    if not ended:
+        return Resolved()
+    by_id = {one.id: one for one in ended}
+    query = {"on": {"$in": list(by_id)}, "open": True}
+    found = await ctx.here.edges.find(query, _MARKED, limit=limit + 1, batch_size=limit + 2).to_list()
+    edges = [one for one in found[:limit] if one["round"] <= by_id[one["on"]].round]
+    ends = {one.id: one.edge for one in ended}
     await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
     has_bad = any(is_bad(state) for state, _ in ends.values())
     if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
@@ -87,13 +117,6 @@ async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) ->
     has_more = len(found) > limit
     await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
     return Resolved(len(edges), has_more)
-
-
-def _end_of(ctx: MongoContext, document: Document) -> tuple[EdgeState, str | None]:
-    """The state of the edges that lead to a job, and their error."""
-    job = ctx.job(document)
-    state = edge_state(job.state)
-    return state, first_line(job.error) if state == "failed" else None
 
 
 async def _mark(
@@ -127,15 +150,14 @@ async def close_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
         await ctx.here.edges.with_options(write_concern=ONE).bulk_write(writes, ordered=False)
 
 
-async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
+async def _clear_outbox(ctx: MongoContext, ended: Sequence[Ended]) -> None:
     """All edges that lead to these jobs are set, unless others were added, or the job was requeued, meanwhile."""
     groups: dict[tuple[Any, ...], list[ObjectId]] = {}
     for one in ended:
-        key = (one["status"], one.get("updatedAt"), ours_of(one).get("hasDependents"))
-        groups.setdefault(key, []).append(one["_id"])
+        groups.setdefault((STATUS[one.state], one.updated, one.pin), []).append(one.id)
     writes = []
-    for (status, updated, nonce), ids in groups.items():
-        same = {"_id": {"$in": ids}, "status": status, "updatedAt": updated, "jobmill.hasDependents": nonce}
+    for (status, updated, pinned), ids in groups.items():
+        same = {"_id": {"$in": ids}, "status": status, "updatedAt": updated, "jobmill.hasDependents": pinned}
         writes.append(UpdateMany(same, {"$unset": {"jobmill.outbox": ""}}, hint=BY_ID))
     await ctx.here.heartbeats.bulk_write(writes, ordered=False)  # if it is lost, the edges are set once more
 
@@ -251,7 +273,8 @@ async def present_edges(ctx: MongoContext, ids: Collection[ObjectId]) -> dict[Ob
     for on in chunks({one["on"] for some in edges.values() for one in some}):
         async for document in ctx.here.jobs.find({"_id": {"$in": on}}, _WITHOUT_LARGE, hint=BY_ID):
             if document.get("status") in STATE:
-                ends[document["_id"]] = (*_end_of(ctx, document), int_of(ours_of(document).get("round")))
+                now = ended_of(ctx, document)
+                ends[document["_id"]] = (*now.edge, now.round)
     for own in edges.values():
         own.sort(key=lambda edge: edge["_id"]["n"])
         for one in own:

@@ -46,8 +46,9 @@ class MongoLocator(Struct, frozen=True, gc=False):
     is_ours: bool
     #: The slot of this run of a recurring job; it stays when nextRunAt changes.
     occurrence_ms: int | None = None
-    #: Whether edges led to the job when it was claimed; edges may be younger.
-    has_dependents: bool = False
+    #: Where edges lead to the job: its `hasDependents` and `round` when it was claimed. Edges may be younger.
+    pin: ObjectId | None = None
+    round: int = 0
     #: Whether the job has edges.
     has_dependencies: bool = False
 
@@ -55,7 +56,7 @@ class MongoLocator(Struct, frozen=True, gc=False):
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
     ours, claimed_by = ours_of(document), str(document.get("claimedBy", OURS))
-    edges = ("hasDependents" in ours, "dependencies" in ours)
+    edges = (ours.get("hasDependents"), ours.get("round", 0), "dependencies" in ours)
     return MongoLocator(document["_id"], claimed_by, ours.get("v") == 1, job.occurrence_ms, *edges)
 
 

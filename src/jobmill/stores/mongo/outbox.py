@@ -11,7 +11,7 @@ from jobmill.stores.mongo.codec import FINAL, WITHOUT_PAYLOAD, Document, ours_of
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, FIRST_EDGE, drop_edges, of_jobs, pin
-from jobmill.stores.mongo.flows import close_edges, release, resolve_ended, set_edges
+from jobmill.stores.mongo.flows import close_edges, ended_of, release, resolve_ended, set_edges
 
 #: At this interval, some edges are checked: another program may have removed their jobs.
 SWEEP_MS = 10_000
@@ -34,8 +34,8 @@ async def flush_ended(ctx: MongoContext, limit: int = 1_000) -> int:
     """Set the edges that lead to final jobs, also to those that Monque has ended; how many."""
     ctx.flows.has_ended = False
     query = {"jobmill.outbox": True, "jobmill.staged": None, "status": {"$in": FINAL}}
-    ended = await ctx.find_by(schema.OUTBOX, query, WITHOUT_PAYLOAD, CHUNK)
-    return (await set_edges(ctx, ended, limit)).edges if ended and limit > 0 else 0
+    found = await ctx.find_by(schema.OUTBOX, query, WITHOUT_PAYLOAD, CHUNK)
+    return (await set_edges(ctx, [ended_of(ctx, one) for one in found], limit)).edges if limit > 0 else 0
 
 
 # ---------------------------------------------------------------------------------------------------- edges

@@ -36,7 +36,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import look
-from jobmill.stores.mongo.flows import release
+from jobmill.stores.mongo.flows import Ended, release
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import MongoLocator, guard, marked, with_dependents
 from jobmill.stores.mongo.remove import remove_marked
@@ -81,6 +81,11 @@ class _Given(Struct, frozen=True):
         keep = self.settlement.keep
         return keep is not None and keep.at_once and self.locator.is_ours and not self.is_pinned
 
+    def ended(self, now_ms: int) -> Ended:
+        """The job, which is final now. If it was pinned after its claim, it stays in the outbox for a while."""
+        one, locator = self.settlement, self.locator
+        return Ended(locator.id, one.state, one.error, date(now_ms), locator.pin, locator.round)
+
     @property
     def is_special(self) -> bool:
         """Whether more is to be done after the job was settled."""
@@ -89,7 +94,7 @@ class _Given(Struct, frozen=True):
 
 async def settle(
     ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
-) -> tuple[list[Settled], list[ObjectId]]:
+) -> tuple[list[Settled], list[Ended]]:
     """Write settlements, together with the leases of a claim.
 
     Return one response per settlement, in their order, and the jobs that are final now and that edges lead to. Each
@@ -105,7 +110,7 @@ async def settle(
             call.settled[index] = Refused(too_large, of_result=True)
         elif locator is not None:
             held = await _held_again(ctx, one, locator, now_ms) if locator.has_dependencies else None
-            given = _Given(index, one, locator, locator.has_dependents, held)
+            given = _Given(index, one, locator, locator.pin is not None, held)
             if first.setdefault(locator.id, given) is not given:
                 # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
                 repeated.append(given)
@@ -141,7 +146,7 @@ class _Call(Struct):
     #: One response per settlement.
     settled: list[Settled]
     #: The jobs that are final now and that edges lead to.
-    ended: list[ObjectId] = []
+    ended: list[Ended] = []
 
     async def write(self, given: list[_Given], leasing: Leasing) -> None:
         """Write settlements in one bulk, and the responses to them."""
@@ -160,7 +165,7 @@ class _Call(Struct):
 
     async def _follow(self, done: list[_Given], mark: ObjectId) -> None:
         """What is to be done for some jobs after they were settled."""
-        self.ended += [one.locator.id for one in done if one.is_pinned and one.is_final]
+        self.ended += [one.ended(self.now_ms) for one in done if one.is_pinned and one.is_final]
         if left := [one.locator.id for one in done if one.leaves]:
             await remove_marked(self.ctx, left, mark)
         if held := [one.locator.id for one in done if one.held is not None]:

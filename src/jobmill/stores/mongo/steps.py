@@ -33,6 +33,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import BY_ID, TOO_LARGE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.enqueue import Parent, finish, stage_jobs
+from jobmill.stores.mongo.flows import Ended
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import MongoLocator, guard, located
 from jobmill.stores.mongo.patches import Decided, patch_fields
@@ -51,7 +52,7 @@ MAX_ATTEMPTS = 20
 
 async def settle_suspended(
     ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
-) -> tuple[list[Settled], list[ObjectId]]:
+) -> tuple[list[Settled], list[Ended]]:
     """The same as `settle`, where some runs wait for children."""
     suspended: dict[int, Settled] = {}
     for index, (one, locator) in enumerate(settlements):
