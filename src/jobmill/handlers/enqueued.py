@@ -32,9 +32,8 @@ class Enqueued(Generic[R]):
 
     __slots__ = ("_client", "_flow", "id", "status")
 
-    def __init__(self, client: ReadsJobs, receipt: Receipt, flow: str | None = None) -> None:
+    def __init__(self, client: ReadsJobs, receipt: Receipt) -> None:
         self._client = client
-        self._flow = flow
         self.id = receipt.id
         self.status = receipt.status
 
@@ -46,9 +45,16 @@ class Enqueued(Generic[R]):
     @property
     def flow(self) -> Flow:
         """The flow that the job was enqueued with: the jobs that it waits for, and those that wait for it."""
-        if self._flow is None:
+        # Only a job in a flow has the attribute: to set it for each job would cost all of them.
+        flow: str | None = getattr(self, "_flow", None)
+        if flow is None:
             raise JobmillError(f"job {self.id!r} was enqueued alone, not with jobs that it waits for: it has no flow")
-        return Flow(self._client, self._flow)
+        return Flow(self._client, flow)
+
+    def in_flow(self, flow: str | None) -> Enqueued[R]:
+        """This, as part of a flow."""
+        self._flow = flow
+        return self
 
     def __repr__(self) -> str:
         """Id and status."""
