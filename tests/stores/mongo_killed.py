@@ -39,6 +39,8 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._collection, name)
+        if name == "with_options":
+            return lambda **options: Mortal(real(**options), self._life)
         if name not in WRITES:
             return real
 
