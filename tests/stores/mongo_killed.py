@@ -39,6 +39,8 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._collection, name)
+        if name == "with_options":
+            return lambda **options: Mortal(real(**options), self._life)
         if name not in WRITES:
             return real
 
@@ -105,6 +107,8 @@ class Story:
 
     #: The jobs of one call, all of which exist afterwards, or none.
     whole: tuple[set[str], ...] = ()
+    #: Whether edges may be left of a job that is gone, which only a walk over all edges finds.
+    needs_sweep = False
     #: The jobs that fail when they run.
     fails: tuple[str, ...] = ()
 
@@ -160,6 +164,8 @@ class SettlesFailed(Settles):
 class SettlesLateEdge(Story):
     """Edges were added after the claim; and the dependent is removed at once when it ends."""
 
+    needs_sweep = True
+
     async def prepare(self, store: MongoStore) -> Act:
         await put(store, new("a"))
         a = await claim_one(store)
@@ -207,6 +213,8 @@ class Cancels(Story):
 
 
 class Removes(Story):
+    needs_sweep = True
+
     async def prepare(self, store: MongoStore) -> Act:
         await put(store, *DIAMOND)
         return lambda killed: killed.change(["a", "e"], Remove())

@@ -161,6 +161,19 @@ async def test_a_call_that_takes_too_long_is_undone(scene: Scene) -> None:
     assert [await one.count_documents({}) for one in (here.jobs, here.edges, here.stages)] == [0, 0, 0]
 
 
+async def test_a_call_does_not_commit_while_it_is_undone(scene: Scene) -> None:
+    aborting = {"$set": {"state": "aborting"}}
+    async with scene.another() as slow:
+        stop = Stop(slow, "stages", "update_one")
+        with pytest.raises(StoreUnavailable):
+            await between(
+                stop,
+                slow.enqueue([new("a"), waits("b", "a")]),
+                lambda: scene.store.context.here.stages.update_one({}, aborting),
+            )
+    assert await claim(scene.store) == []
+
+
 async def test_a_suspension_that_takes_too_long_is_undone(scene: Scene) -> None:
     await put(scene.store, new("p"))
     claimed = await claim_one(scene.store)

@@ -11,10 +11,12 @@ import pytest
 
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo.codec import date
 from jobmill.stores.mongo.url import MongoUrl
 from jobmill.testing.contract import ProcessContract, StoreContract
-from jobmill.testing.contract.support import new
+from jobmill.testing.contract.support import claim_ids, claim_one, new, put, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
+from tests.stores.mongo_killed import waits
 
 pytestmark = pytest.mark.stores("mongo")
 
@@ -57,3 +59,17 @@ async def test_within_is_refused_without_transactions(harness: MongoHarness) -> 
         assert isinstance(harness.store, MongoStore)
         with pytest.raises(InvalidValue, match="in no replica set: it has no transactions"):
             await harness.store.enqueue_within(session, [new()])
+
+
+async def test_a_flow_needs_no_replica_set(mongo_standalone_url: str) -> None:
+    store = MongoStore(mongo_standalone_url)
+    await store.migrate()
+    await store.open()
+    await put(store, new("first"), waits("then", "first"), waits("last", "then"))
+    await settle(store, succeed(await claim_one(store), 1))
+    # What Monque completes is found by the next claim, at most every half second.
+    ended = {"status": "completed", "updatedAt": date(store.now())}
+    await store.context.here.jobs.update_one({"jobmill.id": "then"}, {"$set": ended})
+    store.context.claims.rearm_from_ms = 0
+    assert await claim_ids(store) == ["last"]
+    await store.close()
