@@ -13,7 +13,9 @@ import pytest
 
 import jobmill
 from jobmill import Client, Context, JobFailed
-from jobmill.core.flows import Signal
+from jobmill.core.flows import Dependency, Recorded, Signal
+from jobmill.errors import StoreUnavailable
+from jobmill.stores.memory import MemoryStore
 from jobmill.worker.outbox import UNCLAIMED_MS, fail_unclaimed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
@@ -310,6 +312,68 @@ async def test_many_dependents_are_released_at_once(jobs: Client, worker: Worker
 
     await until(is_done, timeout=60)
     assert worker._context.counts.outbox_flushed >= 1_500
+
+
+# ---------------------------------------------------------------------------------------------------- outages
+
+
+class Unreachable(MemoryStore):
+    """A store that cannot be reached by the first calls of these verbs."""
+
+    def __init__(self, *verbs: str) -> None:
+        super().__init__()
+        self.verbs = list(verbs)
+
+    async def recorded(self, id: str) -> Recorded:
+        self._fail("recorded")
+        return await super().recorded(id)
+
+    async def dependencies(self, id: str, first: int = 0, limit: int = 1_000) -> list[Dependency]:
+        self._fail("dependencies")
+        return await super().dependencies(id, first, limit)
+
+    def _fail(self, verb: str) -> None:
+        if verb in self.verbs:
+            self.verbs.remove(verb)
+            raise StoreUnavailable("away")
+
+
+@pytest.mark.stores("memory")
+async def test_an_outage_is_no_error_of_a_job_that_takes_no_steps() -> None:
+    store = Unreachable("recorded")
+    async with jobmill.connect(store=store) as jobs:
+
+        @jobs.handler(max_attempts=2, backoff="1ms")
+        async def fetch(context: Context) -> int:
+            if context.attempt == 1:
+                raise ValueError("once more")
+            return context.attempt
+
+        async with Worker(jobs):
+            enqueued = await fetch.enqueue()
+            assert await enqueued.result(timeout="30s") == 2
+    assert store.verbs == [], "the second run has asked whether steps were recorded"
+
+
+@pytest.mark.stores("memory")
+async def test_an_outage_before_the_run_is_no_error_of_the_job() -> None:
+    store = Unreachable("dependencies")
+    async with jobmill.connect(store=store) as jobs:
+
+        @jobs.handler
+        async def one() -> int:
+            return 1
+
+        @jobs.handler(max_attempts=1)
+        async def add(n: int) -> int:
+            return n + 1
+
+        async with Worker(jobs):
+            enqueued = await add.draft(one.draft().result).enqueue()
+            assert await enqueued.result(timeout="30s") == 2
+        job = await enqueued.job()
+        assert (job.errors, job.claims) == (0, 2)
+    assert store.verbs == []
 
 
 # ---------------------------------------------------------------------------------------------------- isolated handlers

@@ -11,7 +11,7 @@ from msgspec import Raw
 from jobmill.core.flows import Dependency, Recorded, Step
 from jobmill.core.job import Job
 from jobmill.core.lifecycle import Outcome, Succeeded
-from jobmill.errors import JobmillError
+from jobmill.errors import JobmillError, StoreUnavailable
 from jobmill.handlers.context import Context
 from jobmill.handlers.durable import returned_before
 from jobmill.handlers.placeholders import filled
@@ -91,7 +91,13 @@ async def ended_before(store: Store, job: Job) -> Raw | None:
 
 async def end(context: Context, outcome: Outcome) -> Outcome:
     """The handler has returned. It must not have caught its suspension, and must have taken all recorded steps."""
+    took_steps = context.is_durable
     if context.durable.suspended is not None:
         raise JobmillError("the handler caught Suspend, which ends a run that waits: let BaseException pass")
-    await context.durable.check_end()
+    try:
+        await context.durable.check_end()
+    except StoreUnavailable:
+        if took_steps:
+            raise
+        return outcome  # most handlers never take steps: their work counts, although this could not be checked
     return await context.durable.finish(outcome) if isinstance(outcome, Succeeded) else outcome

@@ -13,7 +13,7 @@ from msgspec import structs
 from jobmill.core.job import Job
 from jobmill.core.lifecycle import Errored, Outcome, Released, Succeeded
 from jobmill.core.values import Settlement
-from jobmill.errors import InvalidValue
+from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.handlers import logs
 from jobmill.handlers.durable import Suspend
 from jobmill.handlers.observers import Begun
@@ -110,14 +110,17 @@ class Runner:
         """An attempt with a context, which can take steps and wait; or with results of other jobs; or isolated."""
         handler, job, store = run.handler, run.claimed.job, self._context.store
         takes_context = handler.arguments.takes_context
-        if takes_context and job.dependencies and durable.may_have_recorded(job):
-            result = await durable.ended_before(store, job)
-            if result is not None:
-                return Succeeded(bytes(result))
-        if job.dependencies:
-            job = structs.replace(job, payload_json=await durable.filled_payload(store, job))
-        if handler.isolate:
-            return await self._isolated(run, job)
+        try:
+            if takes_context and job.dependencies and durable.may_have_recorded(job):
+                result = await durable.ended_before(store, job)
+                if result is not None:
+                    return Succeeded(bytes(result))
+            if job.dependencies:
+                job = structs.replace(job, payload_json=await durable.filled_payload(store, job))
+            if handler.isolate:
+                return await self._isolated(run, job)
+        except StoreUnavailable:
+            return Released()  # the handler has not run: an outage of the store is no error of the job
         try:
             arguments = handler.arguments.decode(job.payload_json)
         except InvalidValue as error:
