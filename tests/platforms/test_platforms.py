@@ -26,14 +26,13 @@ HERE = Path(__file__).parent
 NOT_THERE = {
     "win32": (
         r"worker/isolate/",  # isolated handlers: refused by `where_is`
-        r"worker/supervisor\.py",  # --processes: refused by `check_processes`
+        r"worker/(supervisor|processes|forking|health_process)\.py",  # --processes: refused by `check_processes`
         r"frameworks/beside\.py",  # the same
         r"worker/health\.py",  # unix sockets: refused by `check_health`
         r"worker/recycle\.py",  # max_memory: refused by `to_bytes`
     ),
-    "darwin": (
-        r"worker/isolate/(server|server_link|process|process_state)\.py",
-    ),  # forks, which only Linux does safely
+    # Forks, which only Linux does safely.
+    "darwin": (r"worker/isolate/(server|server_link|process|process_state)\.py", r"worker/health_process\.py"),
 }
 
 
