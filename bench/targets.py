@@ -75,8 +75,10 @@ def _enqueue(store: str, text: str, bound: float, what: str, theirs: tuple[str, 
     return Target(f"{store} enqueue", text, "at least", bound, "x", (what, OURS, RATE), (*theirs, RATE))
 
 
-def _pickup(store: str, bound: float, what: str) -> Target:
-    return Target(f"{store} pickup", f"idle pickup, p50 {what}", "below", bound, "ms", (what, OURS, P50))
+def _pickup(store: str, bound: float, what: str, theirs: str = "") -> Target:
+    text, other = f"idle pickup, p50 {what}{theirs and f', against {theirs}'}", (what, theirs, P50) if theirs else None
+    unit = "x" if theirs else "ms"
+    return Target(f"{store} pickup", text, "below", bound, unit, (what, OURS, P50), other)
 
 
 def _depth(store: str, bound: float) -> Target:
@@ -134,6 +136,7 @@ TARGETS: tuple[Target, ...] = (
     _enqueue("postgres", "bulk enqueue, against pgqueuer", 1, BULK, (BULK, "pgqueuer")),
     _enqueue("postgres", "enqueue one by one, against pgqueuer", 1, LONE, (LONE, "pgqueuer")),
     _pickup("postgres", 5, "since its return"),
+    _pickup("postgres", 1.5, "since its return", "pgqueuer"),
     _depth("postgres", 1.3),
     *(_drain("redis", slots, "BullMQ on Node.js", NODE, 1) for slots in (1, 50, 200)),
     *(_drain("redis", slots, "BullMQ's Python port", PORT, 8) for slots in (50, 200)),

@@ -53,15 +53,27 @@ Batch = list[tuple[Run | None, Settlement]]
 class Exchanger:
     """Has one exchange in flight at most, and its own share of the worker's slots."""
 
-    def __init__(self, name: str, slots: int, context: WorkerContext, ahead: AheadQueue, *, once: bool) -> None:
-        # At most 29 attributes: CPython 3.11 keeps more of them in a dictionary, which made a job 1.2 % more expensive.
+    def __init__(
+        self,
+        name: str,
+        slots: int,
+        context: WorkerContext,
+        ahead: AheadQueue,
+        first: Exchanger | None = None,
+        *,
+        once: bool,
+    ) -> None:
+        # At most 30 attributes: CPython 3.11 keeps more of them in a dictionary, which made a job 1.2 % more expensive.
         self.name = name
         self._slots = slots
+        #: The first exchanger of the worker, if this is another one: this one claims only while the first is full.
+        self._first = first
+        #: Whether the last claim got as many jobs as it asked for.
+        self._was_full = False
         self._context = context
         self._store = context.store
         self._running = context.running
         self._hooks = context.hooks
-        self._usage = context.usage
         self._report = context.reporter.report
         self._shared = context.lifespans
         self._counts = context.counts
@@ -80,8 +92,6 @@ class Exchanger:
         #: Settlements that were sent without an answer: the store may have written them. By job id and token.
         self._unanswered: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
-        #: Something has changed: exchange again now.
-        self.wake = self._woken.set
         self._running.wakes.append(self.wake)
         self._watching: asyncio.Future[None] | None = None
         self._empty_wakes = 0
@@ -98,10 +108,19 @@ class Exchanger:
         """Exchange until the worker stops, no job runs and every job is settled."""
         await self._context.watchdog.run(self.name, self._turn, self._on_error, self._context.random)
 
+    def wake(self) -> None:
+        """Something has changed: exchange again now."""
+        self._woken.set()
+
     @property
     def has_unsettled(self) -> bool:
         """Whether a finished job is not settled yet, or a claim is in flight."""
         return bool(self._finished) or self._in_flight
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be more jobs than this loop can claim."""
+        return self._was_full or self._occupied >= self._slots
 
     def _awaited(self) -> int:
         """How many runs must end before this loop may end. A tick does not wait for threads that timed out."""
@@ -131,9 +150,11 @@ class Exchanger:
         self._apply_settled(batch, answer)
         self.stopping = self.stopping or self._once
         self.claimed += len(answer.claimed)
+        was_full, self._was_full = self.is_full, self._was_full if claim is None else len(answer.claimed) == claim.n
         self._begin(answer, asked + self._settings.lease_ms / 1000)
         self._ahead.settled += len(batch)
-        if claim is not None and (len(answer.claimed) == claim.n or self._ahead.target):
+        await self._share(was_full)
+        if claim is not None and (self._was_full or self._ahead.target):
             await self._decide_ahead(claim, answer, asked, took)
         if answer.claimed or self._finished:
             self._empty_wakes = 0
@@ -142,6 +163,17 @@ class Exchanger:
         elif claim is not None and not self.stopping:
             await self._idle(answer)
         return 0
+
+    async def _share(self, was_full: bool) -> None:
+        """Let the other exchangers claim as well, once there may be more jobs than this one can claim.
+
+        While few jobs come, their claims would find nothing: a single job took 5 exchanges, and 11 with four workers.
+        Now it takes 3 (to claim it, to settle it, and to claim once more before sleeping), and 6.
+        """
+        if not self.is_full:
+            await asyncio.sleep(0)  # jobs that end at once are settled by the next exchange
+        elif not was_full:
+            self._running.wake_all()
 
     async def _exchange(self, batch: Batch, claim: Claim | None) -> Exchanged:
         """Call the store. If the call fails, the finished jobs are kept for the next call."""
@@ -184,12 +216,12 @@ class Exchanger:
         return batch, structs.replace(answer, settled=settled)
 
     async def _wait_for_runs(self) -> float | None:
-        """Nothing can be claimed: only the end of a run matters. Without one, a stopping worker or a tick is over."""
+        """Nothing is to be claimed: only the end of a run matters. Without one, a stopping worker or a tick is over."""
+        self._stop_watching()
         if self.claimed >= (self._settings.max_jobs or sys.maxsize) and not self._ahead.waiting:
             self._context.recycle(f"it has claimed {self.claimed:,} jobs (max_jobs)")
         self.stopping = self.stopping or self._once
         if self.stopping and not self._awaited():
-            self._stop_watching()
             return None
         await self._sleep_until_woken(MAX_UNSETTLED_S if self._ahead.waiting else IDLE_MS / 1000)
         return 0
@@ -226,7 +258,7 @@ class Exchanger:
         names = self._names(free) if self._limits else self._unlimited
         if self._ahead.target:
             n, names = self._ahead.claimable(free, names, left)
-        if self.stopping or n <= 0 or not names:
+        if self.stopping or n <= 0 or not names or (self._first is not None and not self._first.is_full):
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
@@ -435,8 +467,8 @@ class Exchanger:
             series.run_seconds.values.append(run.over - run.started)
             if outcome != "succeeded":
                 series.runs[outcome] += 1
-            if self._usage is not None:
-                self._usage.settled(run, outcome)
+            if (usage := self._context.usage) is not None:
+                usage.settled(run, outcome)
 
     # ------------------------------------------------------------------------------------------------ sleeping
 

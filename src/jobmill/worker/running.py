@@ -137,7 +137,7 @@ class RunningJobs:
         self.begun = asyncio.Event()
         #: How many runs each job name has, for the handlers that limit their concurrency.
         self.of_name: Counter[str] = Counter()
-        #: Called when a limited name has room again: any exchanger may have a use for it.
+        #: Called when a limited name has room again, or when there may be many jobs: any exchanger may claim then.
         self.wakes: list[Callable[[], None]] = []
         #: The jobs that wait in each exchanger for a free slot: their leases are held as those of the others.
         self.waiting: list[Sized] = []
@@ -160,5 +160,9 @@ class RunningJobs:
     def free_room(self, name: str) -> None:
         """A run of a limited name has ended."""
         self.of_name[name] -= 1
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake all exchangers."""
         for wake in self.wakes:
             wake()

@@ -243,7 +243,8 @@ class Worker:
             limit = 0 if once else self.settings.claim_ahead * slots // self.settings.concurrency
             ahead = AheadQueue(rules, limit)
             context.running.waiting.append(ahead.waiting)
-            exchangers.append(Exchanger(f"exchanger {number}", slots, context, ahead, once=once))
+            first = exchangers[0] if exchangers else None
+            exchangers.append(Exchanger(f"exchanger {number}", slots, context, ahead, first, once=once))
         return exchangers
 
     def _loop(self, name: str, turn: Turn, watchdog: Watchdog) -> asyncio.Task[None]:
