@@ -152,7 +152,7 @@ class Exchanger:
             self._context.outbox.set()
         self.stopping = self.stopping or self._once
         self.claimed += len(answer.claimed)
-        was_full, self._was_full = self.is_full, claim is not None and len(answer.claimed) == claim.n
+        was_full, self._was_full = self.is_full, self._was_full if claim is None else len(answer.claimed) == claim.n
         self._begin(answer, asked + self._settings.lease_ms / 1000)
         self._ahead.settled += len(batch)
         await self._share(was_full)
@@ -262,7 +262,7 @@ class Exchanger:
         names = self._names(free) if self._limits else self._unlimited
         if self._ahead.target:
             n, names = self._ahead.claimable(free, names, left)
-        if self.stopping or n <= 0 or not names:
+        if self.stopping or n <= 0 or not names or (self._first is not None and not self._first.is_full):
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
