@@ -121,6 +121,7 @@ def test_a_requeued_job_waits_with_fresh_budgets(state: State) -> None:
         "result_json": NULL,
         "progress": None,
         "deferred_error": None,
+        "waits_for": None,
     }
     assert decided.becomes_live
     (event,) = decided.events
