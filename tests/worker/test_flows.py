@@ -121,6 +121,26 @@ async def test_steps_are_taken_once(jobs: Client, worker: Worker) -> None:
     assert [step.name for step in (await jobs.store.recorded(enqueued.id)).steps] == ["charge", "charge#2"]
 
 
+async def test_a_requeue_takes_the_steps_again_unless_they_are_kept(jobs: Client, worker: Worker) -> None:
+    calls: list[int] = []
+
+    def note() -> int:
+        calls.append(1)
+        return len(calls)
+
+    @jobs.handler
+    async def work(context: Context) -> int:
+        return await context.step("note", note)
+
+    await worker.start()
+    enqueued = await work.enqueue()
+    assert await enqueued.result(timeout="30s") == 1
+    await jobs.requeue(enqueued.id, keep_steps=True)
+    assert await enqueued.result(timeout="30s") == 1
+    await jobs.requeue(enqueued.id)
+    assert await enqueued.result(timeout="30s") == 2
+
+
 async def test_steps_at_once_keep_their_numbers(jobs: Client, worker: Worker) -> None:
     @jobs.handler(max_attempts=2, backoff="1ms")
     async def both(context: Context) -> list[int]:

@@ -63,10 +63,14 @@ class ManagesJobs(QueriesJobs):
         *,
         all: bool = False,
         spread: Duration = 0,
+        keep_steps: bool = False,
         who: str | None = None,
         **filters: Unpack[FilterOptions],
     ) -> Changed:
-        """Run final jobs again with fresh budgets; several are spread evenly over the period `spread`."""
+        """Run final jobs again with fresh budgets; several are spread evenly over the period `spread`.
+
+        They take their recorded steps again, unless `keep_steps` is true.
+        """
         spread_ms = to_ms(spread, "spread")
         wanted = _wanted(which, all, filters)
         total = 0
@@ -74,7 +78,7 @@ class ManagesJobs(QueriesJobs):
             total = len(wanted)
         elif spread_ms:
             total = sum(one.count for one in await self.count(**filters) if one.state in FINAL)
-        return await self._change(wanted, Requeue(step_ms=spread_ms / max(1, total)), who)
+        return await self._change(wanted, Requeue(step_ms=spread_ms / max(1, total), keep_steps=keep_steps), who)
 
     async def reschedule(
         self,
