@@ -116,7 +116,8 @@ class Lab:
         self.rounds = 0
         self._until = run.clock() + share_s
         self._overrun = run.clock() + share_s * OVERRUN
-        self._recorded: list[tuple[str, str, str, float]] = []
+        #: The figures of the present turn.
+        self.recorded: list[tuple[str, str, str, float]] = []
         self._sizes: dict[str, int] = {}
 
     @property
@@ -162,7 +163,7 @@ class Lab:
                 self.run.results.missing[f"{self.measure}: {name}"] = TIME_OVER
             return
         self.run.progress(f"{self.measure}, {text}")
-        self._recorded.clear()
+        self.recorded.clear()
         began = self.run.clock()
         try:
             turns[name]()
@@ -172,7 +173,7 @@ class Lab:
             self.run.results.fault(self.measure, f"{name}: {why}")
             return
         took[name] = self.run.clock() - began
-        for figure in self._recorded:
+        for figure in self.recorded:
             self.run.results.add(self.measure, *figure)
 
     @property
@@ -182,7 +183,7 @@ class Lab:
 
     def record(self, what: str, who: str, unit: str, value: float) -> None:
         """One value of a figure; it counts when its turn is over."""
-        self._recorded.append((what, who, unit, value))
+        self.recorded.append((what, who, unit, value))
 
     def record_run(self, what: str, who: str, child: Child[Ran]) -> Ran:
         """Follow a child to its end, and record its rate and what it and the server spent on each job."""
@@ -207,7 +208,7 @@ class Lab:
         seconds = self.scale.drain_s
         jobs = self._sizes.get(name) or fitting(rate, seconds)
         for _ in range(1 if self.scale.quick else TRIES):
-            self._recorded.clear()
+            self.recorded.clear()
             ran = drain(jobs)
             self._sizes[name] = jobs
             if ran.seconds >= seconds:

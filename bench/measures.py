@@ -39,6 +39,12 @@ SHALLOW = 1_000
 RECOVERY_S = 90.0
 STARTS_WITHIN_S = 30.0
 FAR_S = 0.002
+#: How many jobs are settled in `flows`, and how many of them another one waits for.
+FLOW_JOBS = 10_000
+PLAIN = "nobody waits"
+EACH = {PLAIN: 0, "one waits for 100": 100, "one waits for 10,000": 10_000, "one waits for each": 1}
+HOW = ("settle", "drain")
+TOGETHER = "client and server CPU us/job"
 MS_PER_POLL = "server ms/poll"
 POLLS, THEIR_POLLS = 200, 10
 #: How long the handlers of a drain take, beside those that do nothing.
@@ -206,6 +212,27 @@ def depth(lab: Lab) -> None:
                 turn(url, f"{SHALLOW:,} waiting")
 
         lab.alternate({"few": few, "many": lambda: turn(many, f"{deep:,} waiting and {deep:,} delayed")})
+
+
+def flows(lab: Lab) -> None:
+    """Jobs that others wait for, against jobs that nobody waits for: settled by the store alone, and by a worker."""
+    lab.alternate({f"{how}, {what}": partial(_flows, lab, how, what) for how in HOW for what in EACH})
+
+
+def _flows(lab: Lab, how: str, what: str) -> None:
+    ours, each = lab.ground.ours, EACH[what]
+    jobs = {"jobs": FLOW_JOBS // (10 if lab.scale.quick else 1)}
+    with lab.ground.fresh(ours) as url:
+        if how == "settle":
+            child = ours.begin("settle", Ran, url=url, each=each, **jobs)
+        else:
+            ours.run("fillFlows", type(None), url=url, each=each, **jobs)
+            lab.ground.settle(url)
+            all_jobs = jobs["jobs"] + (-(-jobs["jobs"] // each) if each else 0)
+            child = ours.begin("drain", Ran, url=url, jobs=all_jobs, slots=50)
+        lab.record_run(f"{how}, {what}", ours.name, child)
+        units = [value for _, _, unit, value in lab.recorded if unit in (CLIENT, SERVER)]
+        lab.record(f"{how}, {what}", ours.name, TOGETHER, sum(units))
 
 
 def memory(lab: Lab) -> None:
@@ -428,6 +455,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "latency": (Measure(latency, SHARED, 3),),
     "scaling": (Measure(scaling, SHARED, 4),),
     "depth": (Measure(depth, SHARED, 5),),
+    "flows": (Measure(flows, SHARED, 3),),
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),
     "recovery": (Measure(recovery, SHARED, 5),),

@@ -108,6 +108,14 @@ class Queue:
         """When jobs were cancelled, or their results came, in ns since 1970. Only Jobmill is asked for this."""
         raise NotImplementedError
 
+    def fill_flows(self, jobs: int, each: int) -> None:
+        """Create the tables, and enqueue jobs that others wait for."""
+        raise NotImplementedError
+
+    def settle(self, jobs: int, each: int) -> Ran:
+        """Settle jobs that others wait for."""
+        raise NotImplementedError
+
     def crowd(self, crowd: Crowd) -> None:
         """Add jobs in all states to a queue. Only Jobmill is asked for this."""
         raise NotImplementedError

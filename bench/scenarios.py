@@ -113,6 +113,16 @@ def work(adapter: str, url: str, slots: int, path: str) -> None:
     queue.run_worker(held, slots, wait)
 
 
+def fillFlows(adapter: str, url: str, jobs: int, each: int) -> None:  # noqa: N802
+    """Create the tables, and enqueue jobs that others wait for."""
+    _queue(adapter, url).fill_flows(jobs, each)
+
+
+def settle(adapter: str, url: str, jobs: int, each: int) -> Ran:
+    """Settle jobs that others wait for, without a worker."""
+    return _queue(adapter, url).settle(jobs, each)
+
+
 def crowd(adapter: str, url: str, crowd: dict[str, Any]) -> None:
     """Add jobs in all states to a queue."""
     _queue(adapter, url).crowd(convert(crowd, Crowd))

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from bench.figures import CLIENT, RATE, Figure, Results, Verdict, judge, ratios, values_of
 from bench.grounds import SERVER, WAL
-from bench.measures import CORES, MS_PER_POLL, OTHERS, P50, P95, SHARED
+from bench.measures import CORES, EACH, MS_PER_POLL, OTHERS, P50, P95, PLAIN, SHARED, TOGETHER
 
 How = Literal["at least", "at most", "below"]
 OURS, NODE, PORT = "jobmill", "bullmq, Node.js", "bullmq, Python"
@@ -105,6 +105,24 @@ def _latency(store: str, cancel: float, result: float) -> list[Target]:
     ]
 
 
+def _flows(store: str, settle: float) -> list[Target]:
+    one_each = "a job is released by each settle: its row moves too, as at its enqueue"
+    wanted = [(f"settle, {what}", settle, NOT_YET) for what in EACH if what != PLAIN]
+    wanted += [(f"drain, {what}", 1.3, NOT_YET) for what in EACH if what != PLAIN]
+    return [
+        Target(
+            f"{store} flows",
+            f"CPU per job: {what}, against nobody",
+            "at most",
+            bound,
+            ours=(what, OURS, TOGETHER),
+            theirs=(f"{what.partition(',')[0]}, {PLAIN}", OURS, TOGETHER),
+            why_missed=one_each if "each" in what else why,
+        )
+        for what, bound, why in wanted
+    ]
+
+
 #: Why an operation is slow: by store, and by what the target is about.
 MANY_COUNTS = "the server needs at least 2.2 ms to count 10,000 keys, and four full queues have ten such counts"
 SLOW = {("mongo", "depths; and"): MANY_COUNTS}
@@ -170,6 +188,11 @@ TARGETS: tuple[Target, ...] = (
     *(target for store in ("sqlite", "postgres", "redis") for target in _latency(store, 100, 20)),
     *_latency("mongo", 600, 100),
     *(target for store in ("memory", "sqlite", "postgres", "redis", "mongo") for target in _operations(store)),
+    *(
+        target
+        for store, bound in (("sqlite", 2.4), ("postgres", 2.4), ("redis", 1.2), ("mongo", 3.5))
+        for target in _flows(store, bound)
+    ),
     Target("crontab idle", "an idle poll", "below", 2, "ms of server time", ("*", CRONTAB, MS_PER_POLL)),
 )
 

@@ -8,16 +8,18 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
 from bench.child import BEGUN, SETTLED, halt
-from bench.clocks import Crowd, Looked
+from bench.clocks import Crowd, Looked, Ran, metering
 from bench.queues import About, AsyncQueue, Handler
 from jobmill import Client, Dashboard, Worker, connect
 from jobmill.core.announcing import WorkerCard
+from jobmill.core.flows import After
 from jobmill.core.job import State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, settle
 from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, NOW, Claim, Claimed, Due, Filter, NewJob, Settlement, after
@@ -30,6 +32,10 @@ AT_ONCE = 10_000
 PRIORITIES = {"mail": 0, "report": 0, "import": 5, "clean": 5}
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WORKERS = 20
+#: So many flows, each of so many jobs and one that waits for them.
+FLOWS, FLOW_JOBS = 1_000, 9
+#: How many jobs `settle` settles in a call.
+SETTLED_AT_ONCE = 100
 #: An operation is called no more after this time.
 LOOKS_S = 5.0
 
@@ -134,6 +140,46 @@ class Jobmill(AsyncQueue):
 
         return self.run(look())
 
+    def fill_flows(self, jobs: int, each: int) -> None:
+        """Jobs that wait, and one more for `each` of them that waits for these; 0: none."""
+
+        async def fill() -> None:
+            async with self.connected():
+                await self._enqueue_flows(jobs, each)
+
+        self.run(fill())
+
+    def settle(self, jobs: int, each: int) -> Ran:
+        """Settle jobs by the store alone, many in a call and in no order; others wait for them as in `fill_flows`."""
+
+        async def settle() -> Ran:
+            async with self.connected():
+                await self._enqueue_flows(jobs, each)
+                store, settlements = self._client.store, list[Settlement]()
+                while len(settlements) < jobs:
+                    claim = _claim(store, "default", (self._job.name,), SETTLED_AT_ONCE)
+                    exchanged = await store.exchange([], claim)
+                    claimed = [one for one in exchanged.claimed if isinstance(one, Claimed)]
+                    settlements += [_settled(one, 1, exchanged.now_ms) for one in claimed]
+                Random(1).shuffle(settlements)
+                with metering() as watch:
+                    for first in range(0, jobs, SETTLED_AT_ONCE):
+                        exchanged = await store.exchange(settlements[first : first + SETTLED_AT_ONCE], None)
+                        assert set(exchanged.settled) == {"done"}, exchanged.settled
+                    return watch.ran(jobs)
+
+        return self.run(settle())
+
+    async def _enqueue_flows(self, jobs: int, each: int) -> None:
+        store, name = self._client.store, self._job.name
+        for first in range(0, jobs, AT_ONCE):
+            news = [_new(store, "default", name) for _ in range(min(AT_ONCE, jobs - first))]
+            groups = [news[at : at + each] for at in range(0, len(news), each)] if each else []
+            for group in groups:
+                new = _new(store, "default", name)
+                news.append(structs.replace(new, flow=new.id, after=tuple(After(job.id) for job in group)))
+            await store.enqueue(news)
+
     async def prepare(self, crowds: Sequence[Crowd]) -> None:
         """They are there already."""
 
@@ -148,6 +194,7 @@ class Jobmill(AsyncQueue):
             return lambda: store.find(Filter(queue=queue, states=states), limit=50)
 
         failed = Filter(queue=queue, states=("failed",))
+        first = (await store.find(Filter(queue=queue), limit=1)).jobs[0]
         operations: dict[str, Callable[[], Awaitable[object]]] = {
             "depths": store.depths,
             "workers": store.workers,
@@ -159,7 +206,7 @@ class Jobmill(AsyncQueue):
             "count up to 10,000: failed": lambda: store.count_up_to(failed, DEPTH_LIMIT),
             "count up to 10,000: all jobs": lambda: store.count_up_to(EVERYTHING, DEPTH_LIMIT),
             "stats": store.stats,
-            **_dashboard(self._client, queue, (await store.find(Filter(queue=queue), limit=1)).jobs[0].id),
+            **_dashboard(self._client, queue, first.id, await _flows(store)),
         }
         cards = itertools.cycle([_card(queue, number, store.now()) for number in range(WORKERS)])
         for _ in range(WORKERS):
@@ -182,12 +229,13 @@ class Jobmill(AsyncQueue):
         return Looked(took=took, bare=bare_ms, cpu_seconds=spent)
 
 
-def _dashboard(jobs: Client, queue: str, id: str) -> dict[str, Callable[[], Awaitable[object]]]:
+def _dashboard(jobs: Client, queue: str, id: str, flow: str) -> dict[str, Callable[[], Awaitable[object]]]:
     """Pages as a browser gets them, but for the network. None has been read before."""
     dashboard = Dashboard(jobs)
     paths = ["/", "/?range=30d", "/jobs", "/jobs?state=failed", "/jobs?state=later", "/jobs?q=payload.number:1"]
     paths += [f"/jobs?q=queue:{queue}+name:mail&state=due", f"/jobs/{id}"]
     lists = ("/queues", f"/queues/{queue}", "/errors", "/recurring", "/workers", "/audit", "/system")
+    flows = ("/flows", f"/flows/{flow}", f"/jobs/{flow}")
 
     def visit(address: str) -> Callable[[], Awaitable[object]]:
         path, _, query = address.partition("?")
@@ -207,7 +255,19 @@ def _dashboard(jobs: Client, queue: str, id: str) -> dict[str, Callable[[], Awai
 
         return get
 
-    return {f"dashboard {address.replace(id, 'ID')}": visit(address) for address in (*paths, *lists)}
+    named = {one: one.replace(id, "ID").replace(flow, "FLOW") for one in (*paths, *lists, *flows)}
+    return {f"dashboard {name}": visit(address) for address, name in named.items()}
+
+
+async def _flows(store: Store) -> str:
+    """Flows in a queue of their own. The last one has a thousand jobs."""
+    flow = ""
+    for size in (*[FLOW_JOBS] * (FLOWS - 1), 999):
+        flow = store.new_id()
+        jobs = [structs.replace(_new(store, "flows", "mail"), flow=flow) for _ in range(size)]
+        last = structs.replace(_new(store, "flows", "report"), id=flow, flow=flow)
+        await store.enqueue([*jobs, structs.replace(last, after=tuple(After(job.id) for job in jobs))])
+    return flow
 
 
 async def _ms(call: Callable[[], Awaitable[object]]) -> float:
@@ -253,7 +313,12 @@ async def _finish(store: Store, queue: str, name: str, jobs: int) -> None:
 
 def _new(store: Store, queue: str, name: str, due: Due = NOW) -> NewJob:
     return NewJob(
-        id=store.new_id(), name=name, queue=queue, payload_json=b'{"number":0}', due=due, priority=PRIORITIES[name]
+        id=store.new_id(),
+        name=name,
+        queue=queue,
+        payload_json=b'{"number":0}',
+        due=due,
+        priority=PRIORITIES.get(name, 0),
     )
 
 

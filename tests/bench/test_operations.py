@@ -14,7 +14,7 @@ from bench.clocks import Crowd
 from bench.figures import Figure, Results
 from bench.grounds import Grounds
 from bench.lab import QUICK, Lab, Run
-from bench.measures import BARE, CORES, OTHERS, P95, operations
+from bench.measures import BARE, CORES, EACH, HOW, OTHERS, P95, TOGETHER, flows, operations
 from bench.targets import verdicts
 from jobmill.core.values import Depth
 
@@ -62,10 +62,26 @@ def test_each_operation_is_timed_beside_a_bare_query(grounds: Grounds, store: st
     assert len(shapes) == 2
     for shape in shapes:
         called = {one.what.partition(";")[0] for one in timed if one.what.endswith(shape)}
-        assert {"depths", "workers", "page of 50: waiting, in claim order", "stats", "dashboard /jobs/ID"} <= called
+        assert {"depths", "workers", "page of 50: waiting, in claim order", "stats"} <= called
+        assert {"dashboard /jobs/ID", "dashboard /flows", "dashboard /flows/FLOW"} <= called
         assert results.get(name, f"bare query; {shape}", BARE, P95) is not None
     assert all(value > 0 for one in timed for value in one.values)
     assert len(judged := verdicts(results, [name])) == 5
+    assert "–" not in {one.word for one, _ in judged}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", SHARED)
+def test_jobs_that_others_wait_for_are_compared_with_plain_ones(grounds: Grounds, store: str) -> None:
+    results, name = Results(), f"{store} flows"
+    scale = structs.replace(QUICK, rounds=1)
+    run = Run(
+        scale=scale, grounds=grounds, results=results, seed=1, peers=(), progress=lambda _: None, began=time.monotonic()
+    )
+    flows(Lab(run, name, grounds[store], 60))
+    assert not results.faults
+    assert {one.what for one in results.of(name, TOGETHER)} == {f"{how}, {what}" for how in HOW for what in EACH}
+    assert len(judged := verdicts(results, [name])) == 6
     assert "–" not in {one.word for one, _ in judged}
 
 
