@@ -255,14 +255,14 @@ class Exchanger:
     # ------------------------------------------------------------------------------------------------ claiming
 
     def _claim(self) -> Claim | None:
-        if self._first is not None and not self._first.is_full:
+        if self.stopping or (self._first is not None and not self._first.is_full):
             return None
         left = (self._settings.max_jobs or sys.maxsize) - self.claimed
         n = free = min(self._slots - self._occupied, left)
         names = self._names(free) if self._limits else self._unlimited
         if self._ahead.target:
             n, names = self._ahead.claimable(free, names, left)
-        if self.stopping or n <= 0 or not names or (self._first is not None and not self._first.is_full):
+        if n <= 0 or not names:
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
