@@ -38,16 +38,21 @@ def working_tree() -> Tree:
 
 
 def checkout(commit: str) -> Tree:
+    """The files of a commit, with an environment of their own."""
+    root = files(commit)
+    return Tree("old", root, _environment(root, root.parent / "venv"))
+
+
+def files(commit: str) -> Path:
     """The files of a commit, outside the repository: git keeps no note of the copy."""
     sha = _git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
-    place = cache() / sha[:12]
-    root = place / "tree"
+    root = cache() / sha[:12] / "tree"
     if not root.exists():
-        half = place / f"tree-{os.getpid()}"
+        half = root.with_name(f"tree-{os.getpid()}")
         with tarfile.open(fileobj=io.BytesIO(_git("archive", sha))) as archive:
             archive.extractall(half, filter="data")
         half.rename(root)  # never half of it under the final name
-    return Tree("old", root, _environment(root, place / "venv"))
+    return root
 
 
 def _git(*arguments: str) -> bytes:

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 import pytest
 
+import jobmill
 from jobmill.cli import manage
 from tests.cli.conftest import Shell
 
@@ -56,6 +57,24 @@ def test_requeue_spread(three: Shell) -> None:
     assert three("jobs", "requeue", "--all", "--spread", "30m").stdout == "3 jobs requeued\n"
     due = sorted(datetime.fromisoformat(job["due_at"]) for job in three.json("jobs", "list"))
     assert [round((one - due[0]).total_seconds() / 60) for one in due] == [0, 10, 20]
+
+
+def test_requeue_keep_steps(shell: Shell) -> None:
+    calls: list[int] = []
+
+    async def tick(client: jobmill.Client) -> None:
+        @client.handler
+        async def stepped(context: jobmill.Context) -> None:
+            await context.step("note", calls.append, 1)
+
+        await client.tick()
+
+    id = shell.enqueue("stepped")
+    shell.do(tick)
+    for flags, count in ((["--keep-steps"], 1), ([], 2)):
+        shell("jobs", "requeue", id, *flags)
+        shell.do(tick)
+        assert (shell.json("jobs", "show", id)["state"], len(calls)) == ("succeeded", count)
 
 
 def test_reschedule_and_reprioritize(three: Shell) -> None:

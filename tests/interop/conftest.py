@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from jobmill.testing import ManualClock
 from tests.interop.meant import MEANT
 from tests.interop.node_side import NodeSide
-from tests.interop.scene import Scene, scene_at
+from tests.interop.scene import Scene, in_layout, scene_at
 from tests.kit.node import NodeProcess, Packages
 
 if TYPE_CHECKING:
@@ -26,14 +26,22 @@ BEGIN_MS = 1_800_000_000_000
 
 
 @pytest.fixture(scope="session")
-async def node_ops(node_packages: Packages) -> AsyncIterator[NodeProcess]:
+def bullmq(request: pytest.FixtureRequest) -> str:
+    """The package that Node imports; `versions` runs a test with each."""
+    return str(getattr(request, "param", "bullmq"))
+
+
+@pytest.fixture(scope="session")
+async def node_ops(node_packages: Packages, bullmq: str) -> AsyncIterator[NodeProcess]:
     """BullMQ for Node, one operation at a time; shared, for it keeps nothing between tests but connections."""
-    async with NodeProcess(node_packages, "ops.mjs") as process:
+    async with NodeProcess(node_packages, "ops.mjs", bullmq) as process:
         yield process
 
 
 @pytest.fixture
-async def both(request: pytest.FixtureRequest, node_ops: NodeProcess, redis_server: Rooms) -> AsyncIterator[Twins]:
+async def both(
+    request: pytest.FixtureRequest, node_ops: NodeProcess, bullmq: str, redis_server: Rooms
+) -> AsyncIterator[Twins]:
     """Node's queues and ours, each in a database of its own, at a time that stands still."""
     from jobmill.stores.redis import RedisStore
     from tests.interop.our_side import OurSide
@@ -41,7 +49,8 @@ async def both(request: pytest.FixtureRequest, node_ops: NodeProcess, redis_serv
 
     clock = ManualClock(BEGIN_MS)
     prefix = f"t{uuid.uuid4().hex[:12]}"
-    meant = MEANT.get(request.node.originalname, {}) | MEANT.get(request.node.name, {})
+    of_all = request.node.name.replace(f"-{bullmq}]", "]")  # both versions are meant to be the same
+    meant = MEANT.get(request.node.originalname, {}) | MEANT.get(of_all, {})
     async with contextlib.AsyncExitStack() as stack:
         sides = []
         for _ in range(2):
@@ -49,7 +58,8 @@ async def both(request: pytest.FixtureRequest, node_ops: NodeProcess, redis_serv
             redis = await stack.enter_async_context(Redis.from_url(url))
             sides.append(NodeSide(node_ops, redis, url, prefix, clock))
         node, beside = sides
-        store = RedisStore(f"{beside.url}?prefix={prefix}", clock=clock, linger_ms=0)
+        url = in_layout(f"{beside.url}?prefix={prefix}", bullmq)
+        store = RedisStore(url, clock=clock, linger_ms=0)
         await store.open()
         stack.push_async_callback(store.close)
         twins = Twins(node, OurSide(store, beside), clock, meant)
@@ -59,9 +69,9 @@ async def both(request: pytest.FixtureRequest, node_ops: NodeProcess, redis_serv
 
 
 @pytest.fixture
-async def scene(redis_url: str, node_packages: Packages, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(redis_url: str, node_packages: Packages, tmp_path: Path, bullmq: str) -> AsyncIterator[Scene]:
     """A queue with Node and Python on it."""
-    async with scene_at(redis_url, node_packages, tmp_path) as made:
+    async with scene_at(in_layout(redis_url, bullmq), node_packages, tmp_path, bullmq) as made:
         yield made
 
 

@@ -84,11 +84,11 @@ class OurSide:
 
     async def tree(self, tree: dict[str, Any]) -> Any:
         """The same flow, added by us: parents first, as Node does."""
-        made = [_waiting_job(tree)]
+        made = [waiting_job(tree)]
         trees = [tree]
         while trees:
             children = trees.pop(0).get("children", ())
-            made += map(_waiting_job, children)
+            made += map(waiting_job, children)
             trees += children
         assert {receipt.status for receipt in await self.store.enqueue(made)} == {"created"}
 
@@ -277,7 +277,8 @@ def _new_job(
     )
 
 
-def _waiting_job(tree: dict[str, Any]) -> NewJob:
+def waiting_job(tree: dict[str, Any]) -> NewJob:
+    """A job of a flow, which waits for its children."""
     about = {word: value for word, value in tree.items() if word not in ("children", "if_failed")}
     waits = tuple(After(child["id"], child["if_failed"]) for child in tree.get("children", ()))
     return msgspec.structs.replace(_new_job(**about), after=waits)

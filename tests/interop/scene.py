@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 import jobmill
 from jobmill import Client
 from tests.helpers import until
@@ -18,6 +20,14 @@ from tests.kit.node import NodeProcess, Packages
 from tests.kit.workers import WorkerProcesses
 
 QUEUE = "mail"
+
+#: Run a test, or a file, also with BullMQ 5 and in its layout.
+versions = pytest.mark.parametrize(
+    "bullmq",
+    [pytest.param("bullmq", id=pytest.HIDDEN_PARAM), pytest.param("bullmq5", marks=pytest.mark.extended)],
+    indirect=True,
+    scope="session",
+)
 
 
 class Note(NamedTuple):
@@ -104,10 +114,15 @@ def node_place(url: str) -> tuple[str, str]:
     return parts._replace(query="").geturl(), prefix
 
 
+def in_layout(url: str, library: str) -> str:
+    """The URL for Python beside this BullMQ."""
+    return f"{url}&layout=5" if library == "bullmq5" else url
+
+
 @contextlib.asynccontextmanager
-async def scene_at(url: str, packages: Packages, path: Path) -> AsyncIterator[Scene]:
+async def scene_at(url: str, packages: Packages, path: Path, library: str = "bullmq") -> AsyncIterator[Scene]:
     """Everything that runs ends with the block."""
-    async with NodeProcess(packages, "peer.mjs", *node_place(url)) as node, jobmill.connect(url) as jobs:
+    async with NodeProcess(packages, "peer.mjs", *node_place(url), library) as node, jobmill.connect(url) as jobs:
         made = Scene(url, packages, path, node, jobs)
         try:
             yield made

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.interop.scene import versions
 from tests.interop.twins import Twins
 
-pytestmark = pytest.mark.stores("redis")
+pytestmark = [pytest.mark.stores("redis"), versions]
 
 PARENT = {"name": "parent", "queueName": "parents", "data": {"n": 1}}
 FAILURES: dict[str, dict[str, Any]] = {

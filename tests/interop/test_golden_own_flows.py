@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.interop.scene import versions
 from tests.interop.twins import Twins
 
-pytestmark = pytest.mark.stores("redis")
+pytestmark = [pytest.mark.stores("redis"), versions]
 
 POLICIES = ["fail", "run", "now", "forget", "wait"]
 
@@ -64,4 +65,17 @@ async def test_grandchildren_complete(both: Twins) -> None:
         await both.complete(id, id, queue="children")
     assert await both.claim(queue="children") == ["a"]
     await both.complete("a", queue="children")
+    assert await both.claim(queue="parents") == ["p"]
+
+
+async def test_paused_queues(both: Twins) -> None:
+    """Version 5 has the jobs of paused queues in another list."""
+    await both.pause(queue="parents")
+    await both.pause(queue="children")
+    await both.tree(tree(child("a"), child("b", "run", priority=3)))
+    await both.resume(queue="children")
+    await both.claim(2, queue="children")
+    await both.complete("a", queue="children")
+    await both.complete("b", queue="children")
+    await both.resume(queue="parents")
     assert await both.claim(queue="parents") == ["p"]

@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import urllib.request
 from collections.abc import AsyncIterator
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 import jobmill
 from tests.helpers import until
+from tests.interop.board import Board, board_at
 from tests.interop.scene import QUEUE, Scene, node_place
-from tests.kit.node import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
 
-class Board:
-    """What its page does, by its own requests."""
-
-    def __init__(self, port: int) -> None:
-        self.address = f"http://127.0.0.1:{port}/api"
-
-    async def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
-        """The answer to a request, which must be fine."""
-        data = json.dumps(body or {}).encode() if method != "GET" else None
-        headers = {"content-type": "application/json"}
-        request = urllib.request.Request(f"{self.address}{path}", data, headers, method=method)
-
-        def send() -> bytes:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                whole: bytes = answer.read()
-                return whole
-
-        answer = await asyncio.to_thread(send)
-        return json.loads(answer) if answer else None
-
-    async def press(self, button: str, id: str | None = None) -> None:
-        """A button of the queue, or of one of its jobs."""
-        await self.ask(f"/queues/{QUEUE}/{button}" if id is None else f"/queues/{QUEUE}/{id}/{button}", "PUT")
-
-    async def queue(self, status: str = "latest") -> dict[str, Any]:
-        """The queue, with a page of its jobs."""
-        answer = await self.ask(f"/queues?activeQueue={QUEUE}&status={status}&page=1&jobsPerPage=20")
-        (queue,) = answer["queues"]
-        return dict(queue)
-
-    async def counts(self) -> dict[str, int]:
-        """How many jobs are where, without zeros."""
-        return {status: count for status, count in (await self.queue())["counts"].items() if count}
-
-
 @pytest.fixture
 async def board(scene: Scene) -> AsyncIterator[Board]:
-    async with NodeProcess(scene.packages, "board.mjs", *node_place(scene.url), QUEUE) as process:
-        yield Board((await process.event("serves"))["port"])
+    async with board_at(scene.packages, *node_place(scene.url), QUEUE) as made:
+        yield made
 
 
 async def test_it_shows_our_jobs(scene: Scene, board: Board) -> None:

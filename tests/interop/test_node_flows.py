@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.helpers import until
-from tests.interop.scene import Scene
+from tests.interop.scene import Scene, versions
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.stores("redis"), versions]
 
 
 def flow(*children: dict[str, Any]) -> dict[str, Any]:

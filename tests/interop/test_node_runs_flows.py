@@ -17,9 +17,9 @@ from jobmill.core.values import NewJob
 from jobmill.testing.contract.support import claim_one, fail, settle, succeed
 from tests.helpers import until
 from tests.interop.node_side import FAILURES
-from tests.interop.scene import Scene
+from tests.interop.scene import Scene, versions
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.stores("redis"), versions]
 
 POLICIES: list[IfFailed] = ["fail", "run", "now", "forget", "wait"]
 

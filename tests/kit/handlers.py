@@ -30,6 +30,16 @@ async def short(context: Context, n: int) -> int:
     return n
 
 
+@jobs.handler(max_attempts=1)
+async def ends(context: Context, fails: bool = False) -> str:
+    """End, or fail."""
+    note(context)
+    note(context, "end")
+    if fails:
+        raise RuntimeError("no luck")
+    return "done"
+
+
 @jobs.handler(max_crashes=1_000)
 async def fenced(context: Context, ms: int = 2) -> int:
     """A little work, which returns its fence; its worker may crash as often as it likes."""

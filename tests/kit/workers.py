@@ -33,10 +33,10 @@ class WorkerProcesses:
         self.options: tuple[str, ...] = ()
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *args: str) -> subprocess.Popen[bytes]:
-        """`jobmill …` in a process of its own, which ends with ours; its output goes to a file."""
+    def start(self, *args: str, source: Path = ROOT / "src") -> subprocess.Popen[bytes]:
+        """`jobmill …`, of this source, in a process of its own, which ends with ours; its output goes to a file."""
         log = (self.folder / f"log-{len(self.processes)}").open("wb")
-        path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        path = f"{source}{os.pathsep}{ROOT}"
         environment = {**os.environ, "JOBMILL_URL": self.url, "NOTES_DIR": str(self.folder), "PYTHONPATH": path}
         with log:
             command = launched(None, signal.SIGKILL, [sys.executable, "-m", "jobmill", *args])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -50,39 +51,39 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def frozen(
-    store_name: str,
-    postgres_name: str,
-    redis_name: str,
-    version: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> AsyncIterator[Frozen]:
-    """Loaded, migrated and opened; its clock stands where it stood."""
-    folder = HERE / version
+async def empty_url(
+    store_name: str, postgres_name: str, redis_name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[str]:
+    """A database of its own, where nothing has been migrated yet. Keys of Redis are frozen with their prefix."""
     async with AsyncExitStack() as stack:
         match store_name:
             case "sqlite":
-                path = tmp_path / "jobs.db"
-                path.write_bytes((folder / "sqlite.sqlite3").read_bytes())
-                url = f"sqlite:///{path}"
+                yield f"sqlite:///{tmp_path / 'jobs.db'}"
             case "postgres":
                 server = request.getfixturevalue("postgres_servers")[postgres_name]
-                url = await stack.enter_async_context(server.database())
-                await dumps.load_postgres(dumps.read(folder / "postgres.sql.gz"), url)
-            case "mongo":
-                server = request.getfixturevalue("mongo_server")
-                url = stack.enter_context(server.database())
-                with server.client() as client:
-                    dumps.load_mongo(dumps.read(folder / "mongo.json.gz"), client[urlsplit(url).path[1:]])
-            case _:
-                # A database of its own: keys are frozen with their prefix.
-                server = request.getfixturevalue("redis_server")
-                url = stack.enter_context(server.database())
-                with server.client(int(urlsplit(url).path[1:])) as client:
-                    dumps.load_redis(dumps.read(folder / "redis.json.gz"), client)
-        frozen = Frozen(store_name, version, url)
-        stack.push_async_callback(frozen.jobs.close)
-        await frozen.store.migrate()
-        await frozen.jobs.open()
+                yield await stack.enter_async_context(server.database())
+            case name:
+                yield stack.enter_context(request.getfixturevalue(f"{name}_server").database())
+
+
+@pytest.fixture
+async def frozen(
+    store_name: str, version: str, empty_url: str, request: pytest.FixtureRequest
+) -> AsyncIterator[Frozen]:
+    """Loaded, migrated and opened; its clock stands where it stood."""
+    folder = HERE / version
+    match store_name:
+        case "sqlite":
+            shutil.copy(folder / "sqlite.sqlite3", empty_url.removeprefix("sqlite:///"))
+        case "postgres":
+            await dumps.load_postgres(dumps.read(folder / "postgres.sql.gz"), empty_url)
+        case "mongo":
+            with request.getfixturevalue("mongo_server").client() as client:
+                dumps.load_mongo(dumps.read(folder / "mongo.json.gz"), client[urlsplit(empty_url).path[1:]])
+        case _:
+            with request.getfixturevalue("redis_server").client(int(urlsplit(empty_url).path[1:])) as client:
+                dumps.load_redis(dumps.read(folder / "redis.json.gz"), client)
+    frozen = Frozen(store_name, version, empty_url)
+    await frozen.store.migrate()
+    async with frozen.jobs:
         yield frozen

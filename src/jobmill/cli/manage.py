@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobmill.core.changes import Changed
 
 #: The options of a change; all others select jobs.
-CHANGE_OPTIONS = ("spread", "delay", "due_at", "priority", "note")
+CHANGE_OPTIONS = ("spread", "keep_steps", "delay", "due_at", "priority", "note")
 #: A change needs one of its options, except of these.
 OPTIONAL = ("note",)
 
@@ -78,6 +78,7 @@ requeue = _command(
     click.option(
         "--spread", type=duration, default=0.0, help="Spread the due times evenly over this period (default 0)."
     ),
+    click.option("--keep-steps", is_flag=True, help="Do not take the recorded steps of durable handlers again."),
 )
 reschedule = _command(
     Verb("reschedule", "rescheduling", "rescheduled"),

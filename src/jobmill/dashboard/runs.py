@@ -1,4 +1,4 @@
-"""Acts on all jobs that match: they run in the background, batch by batch, and can be stopped."""
+"""Acts on all jobs that match, or of a flow: they run in the background, batch by batch, and can be stopped."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     filter: Filter
     #: The other jobs that match, by the reason why they are left as they are.
     left_out: dict[str, Filter] = {}
+    #: How often jobs that were refused are tried again, as long as others of them are changed: see `Flow.retry`.
+    rounds: int = 1
     #: The search of the visitor: its text and words, its tab, its filter.
     q: str
     chips: list[str]
@@ -221,10 +223,26 @@ class BulkRuns:
         run.total = sum(one.count for one in await store.count(wanted))
         if isinstance(change, Requeue) and order.spread_ms:
             change = structs.replace(change, step_ms=order.spread_ms / max(1, run.total))
-        for reason, others in order.left_out.items():
-            left = sum(one.count for one in await store.count(others))
-            run.refused.add_count(reason, left)
-            run.total += left
+        left = {
+            reason: sum(one.count for one in await store.count(others)) for reason, others in order.left_out.items()
+        }
+        run.total += sum(left.values())
+        for number in range(order.rounds):
+            if number and await run.rest(self.rest_s):
+                return "stopped"
+            before = run.done
+            run.refused = Refusals()
+            for reason, count in left.items():
+                run.refused.add_count(reason, count)
+            if not await self._change_once(run, store, wanted, change):
+                return "stopped"
+            if run.done == before or run.refused.count == sum(left.values()):
+                break
+        return "done"
+
+    async def _change_once(self, run: BulkRun, store: Any, wanted: Filter, change: Change) -> bool:
+        """Try to change each job once, batch by batch; False if the run was stopped."""
+        assert run.total is not None
         clock = asyncio.get_running_loop().time
         async with aclosing(batches(store, wanted, change, BATCH)) as answers:
             began_s = clock()
@@ -234,9 +252,9 @@ class BulkRuns:
                 if not answer.more or run.done + run.refused.count >= run.total:
                     break
                 if await run.rest(max(self.rest_s, clock() - began_s)):
-                    return "stopped"
+                    return False
                 began_s = clock()
-        return "done"
+        return True
 
     async def _record(self, run: BulkRun, status: RunStatus, store: Any) -> None:
         """One entry in the audit log, however the run has ended."""

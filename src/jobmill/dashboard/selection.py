@@ -79,8 +79,22 @@ def selection_of(view: View, ids: list[str], q: str, state: str | None, all: boo
     return Selection(ids=[limits.check_known_id(id) for id in dict.fromkeys(ids)])
 
 
-#: The acts on flows, and the states from which each changes jobs.
-FLOW_ACTS: Final[dict[str, tuple[State, ...]]] = {"flow_retry": ("failed", "cancelled"), "flow_cancel": LIVE}
+class FlowAct(NamedTuple):
+    """An act on a flow: the act on jobs that it is, and the states from which it changes jobs."""
+
+    verb: str
+    states: tuple[State, ...]
+
+
+FLOW_ACTS: Final[dict[str, FlowAct]] = {
+    "flow_retry": FlowAct("requeue", ("failed", "cancelled")),
+    "flow_cancel": FlowAct("cancel", LIVE),
+}
+
+
+def words_for(act: str) -> ActWords:
+    """An act on jobs or on a flow in words."""
+    return VERBS[FLOW_ACTS[act].verb if act in FLOW_ACTS else act]
 
 
 def flow_filter(view: View, id: str, tenant: str | None) -> Filter:

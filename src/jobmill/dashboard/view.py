@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 import zoneinfo
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -62,6 +63,11 @@ class Outage(NamedTuple):
 _INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
+def search_text(words: Mapping[str, str]) -> str:
+    """The text of a search with these filters."""
+    return " ".join(shlex.quote(f"{qualifier}:{value}") for qualifier, value in words.items())
+
+
 class View:
     """What the functions of pages and acts work with."""
 
@@ -111,8 +117,7 @@ class View:
 
     def search(self, state: str, **words: str) -> str:
         """The URL of the jobs in a tab with these filters: `search("due", queue="mail")`."""
-        q = " ".join(shlex.quote(f"{qualifier}:{value}") for qualifier, value in words.items())
-        return self.url("jobs", q=q, state=state)
+        return self.url("jobs", q=search_text(words), state=state)
 
     def here(self, **changed: Any) -> str:
         """The URL of this page with some query parameters changed; those that are None are left out."""

@@ -88,14 +88,14 @@ class Flow:
         return len((await in_rounds(lambda: self._client.requeue(flow=self.id, states=wanted, who=who))).ids)
 
 
-async def in_rounds(requeue: Callable[[], Awaitable[Changed]]) -> Changed:
-    """Requeue the failed jobs of a flow until no job that was refused can follow: the jobs, and the last refusals."""
-    requeued: dict[str, None] = {}
+async def in_rounds(change: Callable[[], Awaitable[Changed]], rounds: int = MAX_ROUNDS) -> Changed:
+    """Change the jobs of a flow until no job that was refused can follow: the jobs, and the last refusals."""
+    ids: dict[str, None] = {}
     refused: dict[str, str] = {}
-    for _ in range(MAX_ROUNDS):
-        changed = await requeue()
-        requeued |= dict.fromkeys(changed.ids)
+    for _ in range(rounds):
+        changed = await change()
+        ids |= dict.fromkeys(changed.ids)
         refused = changed.refused
         if not changed.ids or not refused:
             break
-    return Changed(ids=list(requeued), refused=refused)
+    return Changed(ids=list(ids), refused=refused)

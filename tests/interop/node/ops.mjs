@@ -1,10 +1,12 @@
 // Performs one BullMQ operation for each line of JSON on stdin, and answers each with a line of JSON on stdout.
 //
-// A command: {id, op, url, prefix, queue, now?, ...}. `now` sets the clock that BullMQ sees, so that two runs write the
-// same times. `json` has more of the command, as text: what only JavaScript can hold. An answer: {id, value} or {id, error}.
+// `node ops.mjs [bullmq5]`. A command: {id, op, url, prefix, queue, now?, ...}. `now` sets the clock that BullMQ sees, so
+// that two runs write the same times. `json` has more of the command, as text: what only JavaScript can hold. An answer:
+// {id, value} or {id, error}.
 
 import { createInterface } from "node:readline";
 
+const [library = "bullmq"] = process.argv.slice(2);
 const RealDate = Date;
 let now = null;
 
@@ -19,7 +21,7 @@ globalThis.Date = class extends RealDate {
 };
 
 const { DelayedError, FlowProducer, Queue, UnrecoverableError, WaitingChildrenError, WaitingError, Worker } =
-  await import("bullmq");
+  await import(library);
 const { Redis } = await import("ioredis");
 
 const made = new Map();
@@ -38,6 +40,11 @@ const connection = (about) =>
 const queueOf = (about) =>
   once("queue", { ...about, worker: null, workerOpts: null }, () =>
     quiet(new Queue(about.queue, { connection: connection(about), prefix: about.prefix })),
+  );
+
+const producerOf = (about) =>
+  once("flows", { url: about.url, prefix: about.prefix }, () =>
+    quiet(new FlowProducer({ connection: connection(about), prefix: about.prefix })),
   );
 
 const workerOf = (about) =>
@@ -92,6 +99,12 @@ async function runAsTold(job, token) {
   throw new Error(`no such end: ${end.how}`);
 }
 
+// As the loop of a worker claims. Version 5 has a method of its own for it: its getNextJob also fails jobs that must fail.
+function claimed(about) {
+  const worker = workerOf(about);
+  return (worker.getTracedNextJob ?? worker.getNextJob).call(worker, about.token, { block: false });
+}
+
 function started(about, job) {
   if (!job) return null;
   running.set(where(about, job.id), job);
@@ -104,17 +117,16 @@ async function jobOf(about) {
   return job;
 }
 
+// A flow as getFlow returns it: each job whole, and its children.
+const shown = ({ job, children = [] }) => ({ ...job.toJSON(), children: children.map(shown) });
+
 const ops = {
   add: async (about) => (await queueOf(about).add(about.name, about.data, about.opts)).id,
   bulk: async (about) => (await queueOf(about).addBulk(about.jobs)).map((job) => job.id),
-  flow: async (about) => {
-    const producer = once("flows", { url: about.url, prefix: about.prefix }, () =>
-      quiet(new FlowProducer({ connection: connection(about), prefix: about.prefix })),
-    );
-    return (await producer.add(about.tree)).job.id;
-  },
+  flow: async (about) => (await producerOf(about).add(about.tree)).job.id,
+  getFlow: async (about) => shown(await producerOf(about).getFlow({ id: about.job, queueName: about.queue })),
 
-  claim: async (about) => started(about, await workerOf(about).getNextJob(about.token, { block: false })),
+  claim: async (about) => started(about, await claimed(about)),
   // With `next` the same call claims the next job, as a busy worker does.
   settle: async (about) => {
     const job = running.get(where(about, about.job));

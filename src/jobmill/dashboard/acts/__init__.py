@@ -19,10 +19,10 @@ from jobmill.dashboard.acts.jobs import (
     reprioritize,
     requeue,
     reschedule,
-    stop_run,
 )
 from jobmill.dashboard.acts.queues import limit, pause, resume
 from jobmill.dashboard.acts.recurring import recur_add, recur_edit, recur_pause, recur_release, recur_resume, recur_run
+from jobmill.dashboard.acts.runs import stop_run
 from jobmill.dashboard.acts.workers import worker_stop
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.view import View

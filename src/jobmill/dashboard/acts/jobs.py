@@ -8,6 +8,7 @@ from jobmill.client.manage import batches
 from jobmill.core import limits
 from jobmill.core.changes import NO_SUCH_JOB, Requeue
 from jobmill.dashboard.acts.done import Done
+from jobmill.dashboard.acts.runs import begin_run
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.refusals import Refusals
 from jobmill.dashboard.runs import RunOrder
@@ -22,7 +23,7 @@ from jobmill.dashboard.selection import (
     selection_of,
     spread_of,
 )
-from jobmill.dashboard.view import NotAllowed, View
+from jobmill.dashboard.view import View
 
 
 async def requeue(view: View, fields: Fields) -> Done:
@@ -58,16 +59,6 @@ async def reschedule(view: View, fields: Fields) -> Done:
 async def reprioritize(view: View, fields: Fields) -> Done:
     """Give waiting jobs another priority: `id`, or `q`, `state` and `all=1`; `priority`, `note`."""
     return await _act("reprioritize", view, fields)
-
-
-async def stop_run(view: View, fields: Fields) -> Done:
-    """Stop a run after its present batch: `run`. It needs the permission for the act of the run."""
-    if view.access.is_read_only:
-        raise NotAllowed("you have read-only access")
-    run = view.run(fields.text("run"))
-    view.require(run.order.act)
-    view.dashboard.runs.stop(run, view.who)
-    return Done(text="The run stops after its present batch.", goto=view.url("runs", run.id))
 
 
 async def _act(act: str, view: View, fields: Fields) -> Done:
@@ -113,10 +104,7 @@ def _started(act: str, view: View, fields: Fields, search: Search) -> Done:
         note=note_of(fields),
         spread_ms=spread_of(fields) if isinstance(change, Requeue) else 0,
     )
-    run = view.dashboard.runs.start(order)
-    if run is None:
-        return Done(text="Nothing was done, because too many actions run in the background now.", level="failed")
-    return Done(text="The run has begun.", goto=view.url("runs", run.id))
+    return begin_run(view, order)
 
 
 async def _allowed(view: View, ids: list[str]) -> tuple[list[str], dict[str, str]]:

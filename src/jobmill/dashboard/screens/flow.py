@@ -16,7 +16,7 @@ from jobmill.core.job import FINAL, LIVE, Job, State
 from jobmill.core.values import Filter
 from jobmill.dashboard.graph import GraphNode, draw, layers
 from jobmill.dashboard.screens.flows import done_of, state_of_flow
-from jobmill.dashboard.selection import FLOW_ACTS, flow_filter
+from jobmill.dashboard.selection import FLOW_ACTS, MAX_IDS, flow_filter
 from jobmill.dashboard.shown import duration
 from jobmill.dashboard.timeline import Shape, state_of
 from jobmill.dashboard.view import View
@@ -101,6 +101,8 @@ class AskFlowScreen(Struct, frozen=True, kw_only=True):
     states: dict[State, int]
     changed: int
     others: dict[State, int]
+    #: Whether it is done in the background, where it can be stopped.
+    is_run: bool
     back: str
 
 
@@ -135,7 +137,7 @@ async def flow(view: View) -> FlowScreen:
         )
         if is_drawn
         else [_listed(view, job, pairs) for job in visible.values()],
-        acts=[act for act, possible in FLOW_ACTS.items() if view.can(act) and any(map(states.get, possible))],
+        acts=[act for act, about in FLOW_ACTS.items() if view.can(act) and any(map(states.get, about.states))],
     )
 
 
@@ -148,7 +150,7 @@ async def ask_flow(view: View) -> AskFlowScreen:
     wanted = flow_filter(view, id, view.param("tenant"))
     states = _sum(await _counted(view, wanted))
     root = await _root(view, wanted)
-    changed = {state: states[state] for state in FLOW_ACTS[act] if state in states}
+    changed = {state: states[state] for state in FLOW_ACTS[act].states if state in states}
     return AskFlowScreen(
         act=act,
         id=id,
@@ -156,6 +158,7 @@ async def ask_flow(view: View) -> AskFlowScreen:
         name=None if root is None else root.name,
         states=changed,
         changed=sum(changed.values()),
+        is_run=sum(changed.values()) > MAX_IDS,
         others={state: count for state, count in states.items() if state not in changed},
         back=view.local(view.param("back"), view.url("flows", id, tenant=view.param("tenant"))),
     )

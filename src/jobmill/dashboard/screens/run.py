@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from jobmill.dashboard.refusals import RefusalGroup
 from jobmill.dashboard.runs import BulkRun, RunStatus
-from jobmill.dashboard.selection import VERBS, jobs_text
+from jobmill.dashboard.selection import jobs_text, words_for
 from jobmill.dashboard.view import View
 
 #: The state whose shape and color a run has.
@@ -53,7 +53,7 @@ async def run(view: View) -> RunScreen:
     return RunScreen(
         id=run.id,
         act=order.act,
-        title=f"{VERBS[order.act].wanted} {jobs_text(run.total, order.state)}",
+        title=f"{words_for(order.act).wanted} {jobs_text(run.total, order.state)}",
         status=run.status,
         shape=SHAPES[run.status],
         is_over=run.is_over,
@@ -77,7 +77,7 @@ async def run(view: View) -> RunScreen:
 def _text(run: BulkRun) -> str:
     if run.total is None and not run.is_over:
         return "The dashboard counts the jobs that match."
-    done = VERBS[run.order.act].done
+    done = words_for(run.order.act).done
     jobs = "1 job was" if run.done == 1 else f"{run.done:,} jobs were"
     of = "" if run.total is None else f" of {run.total:,}"
     match run.status:
