@@ -7,7 +7,8 @@ that means for the dependent. No store counts: a count that is wrong once stays 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Raw, Struct
@@ -216,3 +217,8 @@ def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> list[str] | None:
                 stack.append((id, True))
                 stack += [(other, False) for other in waits_for[id]]
     return None
+
+
+def dependencies_first(ids: Collection[str], waits_for: Mapping[str, Sequence[str]]) -> list[str]:
+    """These jobs, each after those of them that it waits for."""
+    return [*TopologicalSorter({id: [one for one in waits_for.get(id, ()) if one in ids] for id in ids}).static_order()]

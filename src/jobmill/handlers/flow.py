@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from msgspec import Struct
 
 from jobmill.core.changes import Changed
+from jobmill.core.durations import to_datetime
 from jobmill.core.job import State
 from jobmill.core.values import Count
 
@@ -15,8 +17,22 @@ from jobmill.core.values import Count
 MAX_ROUNDS = 100
 
 
+class HasTime(Protocol):
+    """What a flow uses of a store."""
+
+    def now(self) -> int:
+        """The time of the store in milliseconds."""
+
+
 class ManagesFlows(Protocol):
     """What a flow uses of a client."""
+
+    @property
+    def store(self) -> HasTime:
+        """Where its jobs are."""
+
+    async def open(self) -> None:
+        """Connect. The time of the store is known from then on."""
 
     async def count(self, *, flow: str | None = ...) -> list[Count]:
         """How many jobs match."""
@@ -25,7 +41,12 @@ class ManagesFlows(Protocol):
         """Cancel jobs."""
 
     async def requeue(
-        self, *, who: str | None = ..., flow: str | None = ..., states: State | Sequence[State] | None = ...
+        self,
+        *,
+        who: str | None = ...,
+        flow: str | None = ...,
+        states: State | Sequence[State] | None = ...,
+        finished_before: datetime | None = ...,
     ) -> Changed:
         """Requeue jobs."""
 
@@ -82,10 +103,17 @@ class Flow:
     async def retry(self, *, who: str | None = None) -> int:
         """Requeue its jobs that failed or were cancelled, and those that failed because of them; how many.
 
-        A job is requeued once the jobs that it waits for have succeeded or are live again, so it takes some rounds.
+        A job is requeued once the jobs that it waits for have succeeded or are live again, so it takes some rounds. A
+        job that fails again meanwhile stays failed.
         """
+        await self._client.open()
+        ended = to_datetime(self._client.store.now() + 1)
         wanted: Sequence[State] = ("failed", "cancelled")
-        return len((await in_rounds(lambda: self._client.requeue(flow=self.id, states=wanted, who=who))).ids)
+
+        async def requeue() -> Changed:
+            return await self._client.requeue(flow=self.id, states=wanted, finished_before=ended, who=who)
+
+        return len((await in_rounds(requeue)).ids)
 
 
 async def in_rounds(change: Callable[[], Awaitable[Changed]], rounds: int = MAX_ROUNDS) -> Changed:

@@ -53,6 +53,8 @@ async def _act(act: str, view: View, fields: Fields) -> Done:
             note=note,
         )
         return begin_run(view, order)
+    if isinstance(change, Requeue):  # not again what fails again meanwhile
+        wanted = structs.replace(wanted, finished_before_ms=view.jobs.store.now() + 1)
     changed = await in_rounds(lambda: _change(view, wanted, change), rounds)
     if changed.ids:
         await view.jobs.audit(act, who=view.who, ids=changed.ids, filter=about, count=len(changed.ids), note=note)

@@ -23,6 +23,7 @@ from jobmill.core.changes import (
     states_for,
 )
 from jobmill.core.due import Held, at
+from jobmill.core.flows import Dependency, dependencies_first
 from jobmill.core.job import KEEP_FAILED
 from jobmill.core.values import Filter
 from jobmill.stores.redis.bullmq_options import as_opts
@@ -90,12 +91,13 @@ async def _change_some(
 ) -> list[str]:
     """Change jobs of one queue; the ids of jobs that something else holds by now, so that the core decides again."""
     now_ms = c.clock.now()
+    edges = await _edges_of(c, queue, some) if isinstance(change, Requeue) else {}
+    by_id = {found.job.id: found for found in some}
+    waits_for = {id: [edge.id for edge in own] for id, own in edges.items()}
     requests: dict[str, dict[str, Any]] = {}
-    for found in some:
+    for found in [by_id[id] for id in dependencies_first(by_id, waits_for)] if edges else some:
         job = found.job
-        subject = structs.replace(Subject.of(job), has_our_retention=found.is_ours)
-        if job.dependencies and found.is_ours and isinstance(change, Requeue):
-            subject = structs.replace(subject, edges=await refreshed_edges(c, queue, local_id(queue, job.id)))
+        subject = structs.replace(Subject.of(job), has_our_retention=found.is_ours, edges=edges.get(job.id, ()))
         decision = decide(change, subject, now_ms, len(changed) + len(requests))
         if isinstance(decision, Patch):
             requests[job.id] = _request(found, decision, now_ms)
@@ -120,6 +122,21 @@ async def _change_some(
     if (lease_ms := getattr(change, "lease_ms", None)) is not None:
         c.scans.leased(queue, now_ms + lease_ms)
     return again
+
+
+async def _edges_of(c: RedisContext, queue: str, some: Sequence[FoundJob]) -> dict[str, tuple[Dependency, ...]]:
+    """The edges of jobs that are requeued, for those that have edges. An edge to another of these jobs is pending:
+    change.lua requeues that one first, and looks again whether it has.
+    """
+    together = {found.job.id for found in some}
+    edges = {}
+    for found in some:
+        if found.job.dependencies and found.is_ours:
+            own = await refreshed_edges(c, queue, local_id(queue, found.job.id))
+            edges[found.job.id] = tuple(
+                structs.replace(edge, state="pending", error=None) if edge.id in together else edge for edge in own
+            )
+    return edges
 
 
 def _request(found: FoundJob, patch: Patch, now_ms: int) -> dict[str, Any]:

@@ -578,6 +578,15 @@ class FlowChangeContract:
         then = await claim_one(store)
         assert (then.job.id, then.job.deferred_error) == ("then", None)
 
+    async def test_a_job_is_requeued_together_with_its_dependency(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await store.change(["first", "then"], Cancel())
+        assert (await store.change(["first", "then"], Requeue())).ids == ["first", "then"]
+        assert (await look(store, "then")).held is not None
+        await run(store, "first", 1)
+        assert await claim_ids(store) == ["then"]
+
     async def test_a_requeued_job_runs_if_its_dependencies_have_succeeded(self, harness: Harness) -> None:
         store = harness.store
         await chain(store)
