@@ -141,7 +141,7 @@ async def _flush(context: PostgresContext, connection: Connection, limit: int) -
         context.examined = ("", -1) if id is None else (id, number)
         if not lost:
             return 0, None
-        row = await connection.fetchrow(statements.call("release", 4), now_ms, lost, None, limit)
+        row = await connection.fetchrow(statements.call("release", 5), now_ms, lost, [], None, limit)
     assert row is not None
     return row[0], row[1]
 
