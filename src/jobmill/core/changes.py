@@ -346,9 +346,9 @@ def resolved(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None:
 
 
 def released_alike(held: Held | None, now_ms: int) -> Patch | None:
-    """What becomes of every job that is held like this and waits for no other job any more: `resolved`, for all of them.
+    """What becomes of every job with this hold that waits for no other job any more: `resolved`, once for all of them.
 
-    Without the event, which differs from job to job: a store whose feed is on asks for each job.
+    Without the event, which differs from job to job: where a feed is on, a store asks for each job.
     """
     alike = Subject(id="", name="", queue="", state="waiting", due_ms=NEVER_MS, held=held)
     patch = resolved(alike, "run", now_ms)

@@ -60,7 +60,9 @@ def sql_update(columns: tuple[str, ...], count: int) -> str:
     """
     sets = ", ".join(f"{column} = given.column{number}" for number, column in enumerate(columns, 2))
     values = _rows(len(columns) + 1, 1, count)
-    return f"UPDATE OR FAIL jobmill_jobs AS jobs SET {sets} FROM (VALUES {values}) AS given WHERE jobs.seq = given.column1"
+    return (
+        f"UPDATE OR FAIL jobmill_jobs AS jobs SET {sets} FROM (VALUES {values}) AS given WHERE jobs.seq = given.column1"
+    )
 
 
 def _rows(width: int, first: int, count: int) -> str:

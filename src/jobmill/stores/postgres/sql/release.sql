@@ -29,7 +29,7 @@ BEGIN
             one.id, coalesce(one.state, history.state, 'cancelled') AS state,
             CASE WHEN history.state = 'failed' THEN left(split_part(history.error, E'\n', 1), 500) END AS error
         FROM unnest(ended, states) AS one (id, state)
-        -- As a further condition of the join, the state would be looked at after the index.
+        -- As a further condition of the join, it would be evaluated after the index was read.
         LEFT JOIN {schema}.history ON history.id = CASE WHEN one.state IS NULL THEN one.id END
         WHERE
             one.state IS NOT NULL OR history.id IS NOT NULL
