@@ -130,7 +130,7 @@ async def insert(
     first: FirstParameters,
     awaited: Set[str] = frozenset(),
 ) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. `awaited`: the ids that some of them wait for; then the time is given."""
+    """Insert jobs; a receipt for each, in order. `awaited`: the ids that some wait for; then the time is given."""
     receipts: list[Receipt] = []
     for group in groups:
         if group[0].recurrence is None:

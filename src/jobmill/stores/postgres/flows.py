@@ -40,7 +40,7 @@ Edge = tuple[str, int, str, str]
 
 
 def awaited_by(new_jobs: Sequence[NewJob]) -> set[str]:
-    """The ids that jobs of a call wait for. Raise InvalidValue if one waits for a recurring job, or is one and waits."""
+    """The ids that jobs of a call wait for. Raise InvalidValue if one waits for a recurring job, or recurs itself."""
     recurring = {new.id for new in new_jobs if new.recurrence is not None}
     awaited: set[str] = set()
     for new in new_jobs:
