@@ -345,6 +345,16 @@ def resolved(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None:
     return structs.replace(patch, fields=patch.fields | fails, events=events)
 
 
+def released_alike(held: Held | None, now_ms: int) -> Patch | None:
+    """What becomes of every job with this hold that waits for no other job any more: `resolved`, once for all of them.
+
+    Without the event, which differs from job to job: where a feed is on, a store asks for each job.
+    """
+    alike = Subject(id="", name="", queue="", state="waiting", due_ms=NEVER_MS, held=held)
+    patch = resolved(alike, "run", now_ms)
+    return None if patch is None else structs.replace(patch, events=())
+
+
 def waits_for_jobs(dependent: Subject) -> bool:
     """Whether a job is held because jobs that it waits for have not ended."""
     return dependent.state == "waiting" and dependent.held is not None and BY_JOBS in dependent.held.by

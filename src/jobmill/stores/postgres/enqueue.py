@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -21,7 +21,7 @@ from jobmill.stores.postgres.codec import encoded_rule
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
-from jobmill.stores.postgres.flows import add_new_edges, check_recurring
+from jobmill.stores.postgres.flows import add_new_edges, awaited_by
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,7 +86,7 @@ async def enqueue_on(
         await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
         return receipts
     now_ms = now_ms or await context.now_ms(connection)
-    receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None))
+    receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None), awaited_by(new_jobs))
     await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, now_ms))
     await add_new_edges(call, new_jobs, receipts, now_ms, inside=False)
     return receipts
@@ -124,14 +124,14 @@ def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
     return groups
 
 
-async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. If some of them wait for others, the time must be given."""
+async def insert(
+    call: CallFunction,
+    groups: Sequence[Sequence[NewJob]],
+    first: FirstParameters,
+    awaited: Set[str] = frozenset(),
+) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order. `awaited`: the ids that some wait for; then the time is given."""
     receipts: list[Receipt] = []
-    awaited: set[str] = set()
-    for group in groups:
-        if has_edges(group):
-            check_recurring([new for group in groups for new in group])
-            awaited.update(after.id for new in group for after in new.after)
     for group in groups:
         if group[0].recurrence is None:
             receipts += await _insert(call, group, first, awaited)
@@ -141,7 +141,7 @@ async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: 
 
 
 async def _insert(
-    call: CallFunction, group: Sequence[NewJob], first: FirstParameters, awaited: set[str]
+    call: CallFunction, group: Sequence[NewJob], first: FirstParameters, awaited: Set[str]
 ) -> list[Receipt]:
     receipts = [Receipt(new.id, "created") for new in group]
     indexes = list(range(len(group)))
@@ -186,7 +186,7 @@ def _check_done(how: str) -> None:
 def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
     """The columns of enqueue_jobs; an empty one where no job has a value."""
     columns = [list(column) for column in zip(*map(_row, new_jobs), strict=True)]
-    return [[] if column.count(None) == len(column) else column for column in columns]
+    return [[] if column[0] is None and column.count(None) == len(column) else column for column in columns]
 
 
 def _row(new: NewJob) -> tuple[object, ...]:
@@ -197,7 +197,7 @@ def _row(new: NewJob) -> tuple[object, ...]:
     return (*job, new.unique_key, new.tenant, options)
 
 
-def _flow_columns(new_jobs: Sequence[NewJob], awaited: set[str], now_ms: int | None) -> Sequence[list[object]]:
+def _flow_columns(new_jobs: Sequence[NewJob], awaited: Set[str], now_ms: int | None) -> Sequence[list[object]]:
     """The columns of jobs in flows."""
     rows = []
     for new in new_jobs:

@@ -22,7 +22,7 @@ from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, has_edges, insert
 from jobmill.stores.postgres.feed import encoded
-from jobmill.stores.postgres.flows import add_new_edges
+from jobmill.stores.postgres.flows import add_new_edges, awaited_by
 from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
             now_ms: int | None = at_ms
             if waits and at_ms is None:
                 ((now_ms,),) = await call("now_ms", ())
-            receipts = await insert(call, groups, (now_ms, True, True, schema_id))
+            receipts = await insert(call, groups, (now_ms, True, True, schema_id), awaited_by(new_jobs))
             if events := enqueued_events(new_jobs, receipts, context.clock.now()):
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
             if now_ms is not None:

@@ -62,7 +62,7 @@ def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change
             events += patch.events
     publish(context, events)
     if isinstance(change, Cancel):
-        set_edges(context, seqs)
+        set_edges(context, (), seqs)
     elif isinstance(change, Requeue):
         reopen_edges(context, seqs)
     context.wakes += bool(changed)

@@ -707,6 +707,7 @@ FROM lost CROSS JOIN {schema}.release(
             edges.job_id = ANY (lost.ids) AND edges.state = 'pending'
             AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = edges.on_id)
     ),
+    '{}',
     lost.ids, NULL
 )
 
@@ -740,7 +741,7 @@ grouped AS MATERIALIZED (
 )
 
 SELECT cardinality(grouped.ids)
-FROM grouped CROSS JOIN {schema}.release_jobs($2, grouped.ids, grouped.failures, grouped.at_onces)
+FROM grouped CROSS JOIN {schema}.release_jobs($2, grouped.ids, '{}', grouped.failures, grouped.at_onces)
 
 -- name: fsck_released_early
 SELECT jobs.id FROM {schema}.jobs
