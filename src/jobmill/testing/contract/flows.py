@@ -273,6 +273,42 @@ class DependencyContract:
         assert await claim_ids(store, 1) == ["then"]
         assert await claim_ids(store) == ["later"]
 
+    async def test_jobs_that_one_call_releases_have_their_positions(self, harness: Harness) -> None:
+        """Each among the jobs that were enqueued before and after it, whatever the order of the settlements is."""
+        store = harness.store
+        await put(store, *[new(f"first-{n}") for n in range(5)])
+        first = await claim(store)
+        pairs = [(new(f"plain-{n}"), waits(f"then-{n}", f"first-{n}")) for n in range(5)]
+        await put(store, *[one for pair in pairs for one in pair])
+        await settle(store, *[succeed(first[n]) for n in (3, 0, 4, 1)])
+        released = ["plain-0", "then-0", "plain-1", "then-1", "plain-2", "plain-3", "then-3", "plain-4", "then-4"]
+        assert await claim_ids(store) == released
+
+    async def test_one_call_releases_jobs_of_all_kinds(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, *[new(f"first-{n}") for n in range(8)])
+        first = await claim(store)
+        kinds: list[dict[str, Any]] = [{}, {"priority": 1}, {"due": after(5_000)}, {"queue": "other"}]
+        await put(store, *[waits(f"then-{n}", f"first-{n}", **kind) for n, kind in enumerate(kinds)])
+        past_ms = store.now() - 5_000
+        await put(store, waits("past", "first-7", due=at(past_ms)))
+        await put(store, waits("then-4", "first-4"), waits("then-5", "first-5"), waits("both", "first-5", "first-6"))
+        assert (await store.change(["then-4"], Hold())).ids == ["then-4"]
+        await settle(store, *[fail(one) if one.job.id == "first-5" else succeed(one) for one in first])
+        found = await store.get(["then-2", "then-4", "then-5", "both"])
+        assert [job and (job.held and job.held.by, job.deferred_error) for job in found] == [
+            (None, None),
+            (("person",), None),
+            (None, "dependency first-5 failed: no luck"),
+            (None, "dependency first-5 failed: no luck"),
+        ]
+        assert (await look(store, "past")).due_ms == past_ms
+        *others, last = await claim_ids(store)
+        assert (sorted(others), last) == (["both", "past", "then-0", "then-5"], "then-1")
+        assert await claim_ids(store, queues=["other"]) == ["then-3"]
+        await harness.advance(5)
+        assert await claim_ids(store) == ["then-2"]
+
     async def test_a_delay_counts_from_the_release(self, harness: Harness) -> None:
         store = harness.store
         await put(store, new("first"), waits("then", "first", due=after(5_000)))
