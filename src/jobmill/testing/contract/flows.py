@@ -11,7 +11,7 @@ import pytest
 from jobmill.core.changes import Cancel, Hold, Release, Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFailed
-from jobmill.core.job import JobOptions, Keep
+from jobmill.core.job import JobOptions, Keep, State
 from jobmill.core.lifecycle import Policy
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NOW, Depth, Filter, FlowCount, NewJob, QueueChange, Settlement, after, at
@@ -19,6 +19,7 @@ from jobmill.errors import InvalidValue
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
+    NAME,
     QUEUE,
     claim,
     claim_ids,
@@ -259,6 +260,27 @@ class DependencyContract:
         (depth,) = await store.depths([QUEUE])
         assert (depth.due, depth.held) == (count, 0)
         assert (await store.exchange([], None)).has_outbox is False
+
+    async def test_the_jobs_of_a_flow_are_found_by_state(self, harness: Harness) -> None:
+        """More of them than a store reads one by one, in every list or set that a store may have."""
+        store, flow = harness.store, "report"
+        kinds: dict[str, dict[str, Any]] = {"urgent": {}, "plain": {"priority": 1}, "later": {"due": after(60_000)}}
+        names = [f"{kind}-{n}" for kind in kinds for n in range(20)]
+        await put(store, *[waits(id, flow=flow, **kinds[id.split("-")[0]]) for id in names], new("other"))
+        report = waits("report", *names, flow=flow, name="report", if_failed="run")
+        await put(store, report, waits("alone", flow="alone"))
+        claimed = {one.job.id: one for one in await claim(store, 18)}
+        await settle(store, *[succeed(claimed[f"urgent-{n}"]) for n in range(2)], fail(claimed["urgent-2"]))
+        await store.change(["urgent-3", "plain-0"], Cancel())
+        states: dict[State, int] = {"succeeded": 2, "failed": 1, "cancelled": 2, "running": 14, "waiting": 41}
+        of_mail = {(one.name, one.state): one.count for one in await store.count(Filter(flow=flow))}
+        assert of_mail == {(NAME, state): count for state, count in states.items()} | {("report", "waiting"): 1}
+        for state, count in states.items():
+            found = await find_all(store, Filter(flow=flow, states=(state,), name=NAME), 5)
+            assert len(set(found)) == len(found) == count
+        assert (await store.flow_counts([flow]))[flow].states == states | {"waiting": 42}
+        assert await find_all(store, Filter(flow=flow, states=("failed",))) == ["urgent-2"]
+        assert [one.count for one in await store.count(Filter(flow=flow, held=True))] == [1]
 
     # ------------------------------------------------------------------------------------------------ released
 
