@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
 from jobmill.core.events import Event, settlement_events
-from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import Claim, Exchanged, Settled
 from jobmill.stores.mongo import notes
 from jobmill.stores.mongo.claim import QueueClaim
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.leases import MongoLocator, located
+from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.outbox import flush_ended
 from jobmill.stores.mongo.purge import rearm
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.runs import note_runs
 from jobmill.stores.mongo.schema import RECURRING
-from jobmill.stores.mongo.settle import Leasing, ends, puts_back, settle
+from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 from jobmill.stores.mongo.steps import settle_suspended
 
 if TYPE_CHECKING:
@@ -51,11 +49,11 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     try:
         if claims and now_ms >= ctx.claims.rearm_from_ms and RECURRING in ctx.indexes:
             await _take_over(ctx, now_ms)
-        reading = claims[0].find_first(queues) if claims else limits_of(ctx, queues)
-        note, limits = await _read_and_note(ctx, reading, given)
+        limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
+        note = await notes.begin(ctx, given) if any(locator and locator.pin for _, locator in given) else None
         write = settle_suspended if any(one.children for one in settlements) else settle
         settled, ended = await write(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
-        has_outbox = bool(ended or note) and await notes.set_noted_edges(ctx, note, ended)
+        has_outbox = await notes.set_noted_edges(ctx, note, ended) if note or ended else False
         if any(one.runs for one in settlements):
             await note_runs(ctx, settlements, settled, now_ms)
         left = claim.n if claim else 0
@@ -78,23 +76,6 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     claimed = [job for one in claims for job in one.claimed]
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms, has_outbox=has_outbox)
-
-
-async def _read_and_note(
-    ctx: MongoContext,
-    reading: Awaitable[dict[str, QueueLimits]],
-    given: Sequence[tuple[Settlement, MongoLocator | None]],
-) -> tuple[ObjectId | None, dict[str, QueueLimits]]:
-    """What a query reads; and meanwhile, note which jobs end that others wait for."""
-    ending = [locator.id for one, locator in given if locator and locator.pin and ends(one)]
-    if not ending:
-        return None, await reading
-    begun = asyncio.create_task(notes.begin(ctx, ending))
-    try:
-        limits = await reading
-    finally:
-        note = await begun
-    return note, limits
 
 
 async def _take_over(ctx: MongoContext, now_ms: int) -> None:

@@ -1,11 +1,11 @@
 """Jobs that wait for jobs: setting edges, releasing dependents, and the verbs that read flows.
 
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
-`outbox`, or a note names it (notes.py). Then its edges are set, then its dependents are released, and the mark goes last.
-Where a process ends in between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first and
-looks at all edges of a dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both.
-Without a note, an edge stays `open` until its dependent was released: one that was set by a process which has ended is
-found by that.
+`outbox`, or a note names it (notes.py). Then its edges are set, then its dependents are released, and the mark goes
+last. Where a process ends in between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first
+and looks at all edges of a dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees
+both. Without a note, an edge stays `open` until its dependent was released: one that was set by a process which has
+ended is found by that.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ every write after it, or the sweep of `flush_outbox` finds the edges.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from bson import ObjectId
 
@@ -25,10 +26,18 @@ from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import chunks, pin
 from jobmill.stores.mongo.flows import Ended, close_edges, mark_edges, open_edges, release, resolve_ended, set_edges
 from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.leases import MongoLocator
+from jobmill.stores.mongo.settle import ends
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
 
-async def begin(ctx: MongoContext, ended: Sequence[ObjectId]) -> ObjectId:
-    """Before jobs are settled."""
+async def begin(ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]]) -> ObjectId | None:
+    """Before jobs are settled; None if no job ends that edges lead to, as far as its claim knew."""
+    ended = [locator.id for one, locator in settlements if locator and locator.pin and ends(one)]
+    if not ended:
+        return None
     note = new_object_id()
     document: Document = {"_id": note, "jobs": ctx.url.collection, "at": date(ctx.now()), "ended": ended}
     await ctx.here.stages.with_options(write_concern=ONE).insert_one(document)

@@ -257,12 +257,10 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Grou
     groups: dict[object, _Group] = {}
     for one in given:
         for settlement, more in _versions(one):
-            key = (*_values(settlement, one.locator), one.held, repr(more) if more is not _NO_EDGES else "")
+            condition = one.locator.pin if one.is_noted else "" if more is _NO_EDGES else repr(more)
+            key = (*_values(settlement, one.locator), one.held, condition)
             if key not in groups:
-                update = update_for(settlement, one.locator, mark, now_ms, one.held)
-                if one.is_noted:
-                    update["$unset"]["jobmill.outbox"] = ""
-                groups[key] = _Group(update, more)
+                groups[key] = _Group(update_for(settlement, one.locator, mark, now_ms, one.held, one.is_noted), more)
             groups[key].given.append(one)
     return list(groups.values())
 
@@ -300,7 +298,9 @@ def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, *more)
 
 
-def update_for(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None) -> Document:
+def update_for(
+    one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None, is_noted: bool = False
+) -> Document:
     """The update that settles a job; `held`: what holds it afterwards."""
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
@@ -309,6 +309,8 @@ def update_for(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: i
         "jobmill.mark": mark,
         ("jobmill.progress" if one.state == "waiting" else "jobmill.armed"): None,
     }
+    if is_noted:
+        fields["jobmill.outbox"] = None
     if one.attempts is not None:
         fields |= attempt_fields(one.attempts, one.error)
     if one.due is not None:
