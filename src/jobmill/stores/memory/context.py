@@ -13,6 +13,7 @@ from jobmill.stores.common.job_hints import JobHints
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
+from jobmill.stores.memory.taken_keys import TakenKeys
 
 
 def _log() -> deque[LogLine]:
@@ -35,6 +36,8 @@ class MemoryContext(Struct):
     signals: dict[str, dict[str, Signal]] = field(default_factory=dict)
     #: The queues that have settings; the others have the defaults.
     queues: dict[str, QueueState] = field(default_factory=dict)
+    #: Unique keys that are taken by time.
+    taken: TakenKeys = field(default_factory=TakenKeys)
     #: Finished runs of recurring jobs that wait again, for the statistics.
     runs: dict[str, Job] = field(default_factory=dict)
     #: Announced workers, tallies and the audit log.
