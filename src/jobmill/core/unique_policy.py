@@ -53,8 +53,8 @@ class Replace(Struct, frozen=True, kw_only=True):
     fields: dict[str, Any]
 
 
-#: duplicate: nothing is written. cancel: the owner is cancelled, then the new job is inserted. pass: the owner loses the
-#: key to the new job, which is inserted.
+#: duplicate: nothing is written. cancel: the owner is cancelled, then the new job is inserted. pass: the new job is
+#: inserted and takes the key from the owner.
 Taken: TypeAlias = Literal["duplicate", "cancel", "pass"] | Replace
 
 

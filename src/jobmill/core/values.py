@@ -51,10 +51,9 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
 class Receipt(Struct, frozen=True, gc=False):
     """The result of enqueueing one NewJob; `id` is the job that it became, or that was there already.
 
-    created: a new job. exists: a job with this id is in the store. duplicate: a live job has this unique key, or had
-    it and the key is still taken.
-    updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due time; or the policy
-    of the new job says that a job that waits takes over its payload.
+    created: a new job. exists: a job with this id is in the store. duplicate: this unique key is taken, by a live job
+    or for a time. updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due
+    time; or a job that waits took over the payload, because the policy of the new job says so.
     pinned: a person has edited the rule of that job. It keeps its rule, stores the new one beside it, and takes over
     the payload.
     """

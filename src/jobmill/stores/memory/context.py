@@ -11,9 +11,9 @@ from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
 from jobmill.stores.common.job_hints import JobHints
 from jobmill.stores.common.operations import Operations
+from jobmill.stores.common.taken_keys import TakenKeys
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
-from jobmill.stores.memory.taken_keys import TakenKeys
 
 
 def _log() -> deque[LogLine]:

@@ -73,9 +73,5 @@ def _taken(context: MemoryContext, new: NewJob, unique_key: str) -> Receipt | No
             change(context, [owner.job.id], Cancel())
         else:
             context.jobs.free_key(owner)
-    if new.policy is not None and new.policy.for_ms is not None:
-        key = (new.queue, new.name, unique_key)
-        if (holder := context.taken.holder(key, context.now_ms)) is not None:
-            return Receipt(holder, "duplicate")
-        context.taken.take(key, new.id, context.now_ms + new.policy.for_ms)
-    return None
+    holder = context.taken.take(new, context.now_ms)
+    return None if holder is None else Receipt(holder, "duplicate")
