@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from jobmill.client.bound_store import StoreSwap
 from jobmill.client.filters import make_filter
@@ -386,7 +386,7 @@ def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
     given = draft.options
     if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
         check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
-    return NewJob(
+    new = NewJob(
         id=id or given.id or store.new_id(),
         name=draft.name,
         queue=given.queue,
@@ -399,6 +399,7 @@ def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
         recurrence=given.recurrence,
         keeps_due=given.recurrence is not None and given.due == NOW,
     )
+    return new if given.policy is None else structs.replace(new, policy=given.policy)
 
 
 def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:

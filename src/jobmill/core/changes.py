@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from jobmill.core.due import NEVER_MS, NOW, Due, Held, at
+from jobmill.core.due import NEVER_MS, NOW, Due, Held, at, due_fields
 from jobmill.core.events import Event, EventType, bare_job, job_event
 from jobmill.core.flows import BY_JOBS, Dependency, FailLater, Verdict, is_bad, refused_requeue, verdict
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
@@ -210,7 +210,7 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
         case Requeue():
             return _requeue(change, subject, now_ms, index)
         case Reschedule():
-            return Patch(fields={**_due_fields(subject, change.due, now_ms), "updated_ms": now_ms})
+            return Patch(fields={**due_fields(subject.held, change.due, now_ms), "updated_ms": now_ms})
         case Reprioritize():
             return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
         case Remove():
@@ -293,13 +293,6 @@ def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
         seize=change,
         events=(_event(subject, "claimed", "running", now_ms, worker=change.worker),),
     )
-
-
-def _due_fields(subject: Subject, due: Due, now_ms: int) -> dict[str, Any]:
-    """A new due time; a held job gets it when it is released."""
-    if subject.held is None:
-        return {"due_ms": due.resolve(now_ms)}
-    return {"held": structs.replace(subject.held, due=due)}
 
 
 def _no_longer_held(subject: Subject, now_ms: int) -> dict[str, Any]:
@@ -401,7 +394,7 @@ def _new_rule(rule: Recurrence, subject: Subject, now_ms: int) -> Patch | str:
         return f"the rule cannot be read: {error}"
     if first_ms is None:
         return "the rule has no occurrence any more"
-    due = _due_fields(subject, at(first_ms), now_ms)
+    due = due_fields(subject.held, at(first_ms), now_ms)
     return Patch(fields={"recurrence": rule, **due, "occurrence_ms": first_ms, "updated_ms": now_ms})
 
 

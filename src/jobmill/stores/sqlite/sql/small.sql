@@ -11,9 +11,26 @@ SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 SELECT created_ms FROM jobmill_jobs ORDER BY seq DESC LIMIT 1
 
 -- name: owner
--- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence, held.
-SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END FROM jobmill_jobs
+-- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key.
+-- One row: seq, id, recurrence, held, state, started_ms, waits_for.
+SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END, state, started_ms, waits_for FROM jobmill_jobs
 WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND (state = 'waiting' OR state = 'running')
+
+-- name: key_holder
+-- The job that took a unique key for a time. ?1 queue, ?2 name, ?3 unique key, ?4 now. One row: id.
+SELECT id FROM jobmill_taken_keys WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND until_ms > ?4
+
+-- name: take_key
+-- A job takes a unique key for a time. ?1 queue, ?2 name, ?3 unique key, ?4 id, ?5 the end of that time.
+INSERT OR REPLACE INTO jobmill_taken_keys (queue, name, unique_key, id, until_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: free_keys
+-- The keys that these jobs have taken are free again. ?1 ids as JSON.
+DELETE FROM jobmill_taken_keys WHERE id IN (SELECT value FROM json_each(?1))
+
+-- name: purge_taken_keys
+-- Keys whose time is over. ?1 now.
+DELETE FROM jobmill_taken_keys WHERE until_ms <= ?1
 
 -- name: insert_payload
 -- Store a large payload beside its job. ?1 id, ?2 payload.
