@@ -16,7 +16,7 @@ from jobmill.stores.redis import bullmq_options
 from jobmill.stores.redis.context import as_json, flat
 from jobmill.stores.redis.ids import deduplication_id, local_id, scheduler_id
 
-#: The kinds of jobs that may have a unique key. The script knows which kind it has found: the core decides for all of them.
+#: The kinds of jobs that may have a unique key. The core decides for all, and the script sees which of them it is.
 _OWNERS = {
     "waiting": Owner(id="", state="waiting"),
     "held": Owner(id="", state="waiting", held=Held(by=())),

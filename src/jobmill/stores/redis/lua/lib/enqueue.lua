@@ -36,7 +36,7 @@ local function owner_of(id, special, job)
     call('SET', owner_key, owner, 'PX', ttl)
   end
   -- There is no event where the owner would have been replaced but has begun to run.
-  if not (mode.replace and ttl) then
+  if not mode.replace then
     event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
   end
   if mode.reschedule and job[5] > 0 and call('ZREM', Q .. ':delayed', owner) == 1 then

@@ -75,7 +75,10 @@ return function(id, special, job)
       end
     end
     if is_replaced or taken == 'duplicate' then
-      event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
+      -- As in BullMQ, there is no event where the owner would have been replaced but runs.
+      if is_replaced or not mode.replace then
+        event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
+      end
       return is_replaced and 'updated' or 'duplicate', owner
     end
     call('DEL', Q .. ':dn:' .. deid)  -- as BullMQ's replace: the new job takes the place of one that was kept back
