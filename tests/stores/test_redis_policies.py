@@ -8,11 +8,12 @@ import pytest
 from msgspec import structs
 from redis.asyncio import Redis
 
-from jobmill.core.changes import Hold, Release, Requeue
+from jobmill.bullmq import Deduplication, Queue
+from jobmill.core.changes import Cancel, Hold, Release, Requeue, Reschedule
 from jobmill.core.flows import After
 from jobmill.core.job import LIVE, JobOptions, Keep
 from jobmill.core.unique_policy import UniquePolicy
-from jobmill.core.values import Filter, NewJob, QueueChange, Receipt, after
+from jobmill.core.values import NOW, Filter, NewJob, QueueChange, Receipt, after, at
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.events import events_of
@@ -85,6 +86,41 @@ async def test_a_debounced_job_whose_time_is_over_takes_over_the_payload(store: 
     assert 4_000 < await keys.client.pttl(keys.owner) <= 5_000
 
 
+async def test_a_debounced_job_that_has_ended_before_its_time_loses_no_payload(store: RedisStore) -> None:
+    id = await put_one(store, debounced("first", seconds=60))
+    await store.change([id], Reschedule(NOW))
+    await settle(store, succeed(await claim_one(store)))
+    assert (await enqueue_one(store, debounced("second"))).created
+
+
+async def test_a_debounce_gives_no_time_to_a_key_without_one(store: RedisStore, keys: Keys) -> None:
+    id = await put_one(store, keyed(REPLACE))
+    assert await enqueue_one(store, debounced("second")) == Receipt(id, "updated")
+    assert await keys.client.pttl(keys.owner) == -1
+
+
+async def test_a_job_of_node_that_we_debounce_has_its_key_longer_than_the_time(store: RedisStore, keys: Keys) -> None:
+    node = Queue(store, QUEUE)
+    once = Deduplication(id=f"{new().name} k", ttl=60_000, replace=True)
+    id = f"{QUEUE}:{await node.add(new().name, {}, deduplication=once, delay=60_000)}"
+    assert await enqueue_one(store, debounced("ours")) == Receipt(id, "updated")
+    await keys.end_time()
+    assert await enqueue_one(store, debounced("again")) == Receipt(id, "updated")
+
+
+@pytest.mark.parametrize("policy", ["debounce", "cancel"])
+async def test_a_job_that_node_keeps_back_is_replaced(store: RedisStore, keys: Keys, policy: str) -> None:
+    node = Queue(store, QUEUE)
+    last = Deduplication(id=f"{new().name} k", keep_last_if_active=True)
+    await node.add(new().name, {}, deduplication=last)
+    running = await claim_one(store)
+    await node.add(new().name, {"kept": True}, deduplication=last)
+    receipt = await enqueue_one(store, debounced() if policy == "debounce" else keyed(CANCEL))
+    await settle(store, succeed(running))
+    assert await find_all(store, Filter(unique_key="k", states=LIVE)) == [receipt.id]
+    assert not await keys.client.exists(f"{keys.base}:dn:{last.id}")
+
+
 async def test_a_requeue_respects_a_live_job_whose_time_is_over(store: RedisStore, keys: Keys) -> None:
     old = await in_state(store, "failed", plain())
     id = await put_one(store, keyed(FOR_A_MINUTE))
@@ -119,17 +155,12 @@ async def test_another_policy_does_not_end_the_time(store: RedisStore, policy: U
 
 
 async def test_a_purge_forgets_jobs_that_are_not_live(store: RedisStore, keys: Keys) -> None:
-    live = await put_one(store, keyed(FOR_A_MINUTE, key="live"))
-    ended = [keyed(FOR_A_MINUTE, key=f"k-{number}") for number in range(300)]
-    ids = await put(store, *ended)
-    await store.change(ids[:150], Hold())
-    for id in ids[150:]:
-        await keys.client.delete(f"{keys.base}:{id}")  # as Node removes a job
-    assert await keys.client.hlen(keys.timed) == 301
-    for _ in range(20):
-        await store.purge()
-    assert await keys.client.hlen(keys.timed) == 151
-    assert live in await keys.client.hvals(keys.timed)
+    ids = await put(store, *(keyed(FOR_A_MINUTE, key=f"k-{number}") for number in range(6)))
+    await settle(store, succeed(await claim_one(store)))
+    await store.change(ids[1:3], Cancel())
+    await keys.client.delete(f"{keys.base}:{ids[3]}")  # as Node removes a job
+    await store.purge()
+    assert set(await keys.client.hvals(keys.timed)) == set(ids[4:])
 
 
 async def test_a_purge_goes_on_while_most_are_not_live(store: RedisStore, keys: Keys) -> None:
@@ -160,12 +191,13 @@ async def calls(keys: Keys) -> int:
 async def test_a_job_that_waits_for_jobs_is_due_later(store: RedisStore) -> None:
     """Nothing but jobs holds it: its holders are an empty list."""
     await put(store, new("a"), structs.replace(plain(), id="b", after=(After("a"),)))
-    assert await enqueue_one(store, debounced("new", seconds=60)) == Receipt("b", "updated")
+    due = at(store.now() + 60_000)
+    assert await enqueue_one(store, keyed(REPLACE, payload="new", due=due)) == Receipt("b", "updated")
     job = await look(store, "b")
     assert job.held is not None
-    assert (job.payload, job.held.by, job.held.due) == ("new", ("jobs",), after(60_000))
+    assert (job.payload, job.held.by, job.held.due) == ("new", ("jobs",), due)
     await settle(store, succeed(await claim_one(store)))
-    assert (await look(store, "b")).due_ms > store.now() + 50_000
+    assert (await look(store, "b")).due_ms == due.at_ms
 
 
 async def test_a_held_job_keeps_who_holds_it(store: RedisStore) -> None:
@@ -190,8 +222,9 @@ async def test_a_cancelled_job_is_removed_by_its_retention(store: RedisStore) ->
 
 async def test_a_cancelled_held_job_is_due_as_it_was_held(store: RedisStore) -> None:
     await put_one(store, keyed(CANCEL, "a", due=after(60_000)))
-    due_ms = (await look(store, "a")).due_ms
     await store.change(["a"], Hold())
+    due_ms = store.now() + 90_000
+    await store.change(["a"], Reschedule(at(due_ms)))
     await store.enqueue([keyed(CANCEL, "b")])
     job = await look(store, "a")
     assert (job.state, job.held, job.due_ms) == ("cancelled", None, due_ms)
