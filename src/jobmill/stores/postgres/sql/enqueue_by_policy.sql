@@ -18,8 +18,8 @@ SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     now_ms bigint := coalesce(at_ms, {schema}.now_ms());
-    -- The numbers of jobs whose owners are as they were.
-    same bigint[];
+    -- For each job, whether its owner is as it was.
+    sames boolean[];
     cancelled record;
     took text[];
     made text[];
@@ -29,12 +29,19 @@ BEGIN
         RETURN;
     END IF;
     PERFORM FROM {schema}.jobs WHERE jobs.id = ANY (owners) ORDER BY jobs.lease_until_ms = 0, jobs.id FOR UPDATE;
-    SELECT coalesce(array_agg(one.n), '{}') INTO same
+    -- The join is only by id: other columns would let the planner choose another index.
+    SELECT
+        array_agg(
+            (
+                jobs.queue = one.queue AND jobs.name = one.name AND jobs.unique_key = one.unique_key
+                AND jobs.recurrence IS NULL AND {owner_version} = one.version
+            ) IS TRUE
+            ORDER BY one.n
+        )
+    INTO sames
     FROM unnest(queues, names, unique_keys, owners, versions) WITH ORDINALITY
         AS one (queue, name, unique_key, owner, version, n)
-    JOIN {schema}.jobs
-        ON jobs.id = one.owner AND jobs.queue = one.queue AND jobs.name = one.name AND jobs.unique_key = one.unique_key
-        AND jobs.recurrence IS NULL AND {owner_version} = one.version;
+    LEFT JOIN {schema}.jobs ON jobs.id = one.owner;
 
     UPDATE {schema}.jobs SET
         payload = one.payload, updated_ms = now_ms,
@@ -42,25 +49,25 @@ BEGIN
             WHEN one.move AND jobs.held IS NULL THEN coalesce(one.due_ms, now_ms + one.delay_ms) ELSE jobs.due_ms
         END,
         held = CASE WHEN one.move THEN {held_with_due} ELSE jobs.held END
-    FROM unnest(dos, owners, payloads, moves, dues, delays) WITH ORDINALITY
-        AS one (do_, owner, payload, move, due_ms, delay_ms, n)
-    WHERE one.do_ = 'replace' AND one.n = ANY (same) AND jobs.id = one.owner;
+    FROM unnest(dos, owners, sames, payloads, moves, dues, delays)
+        AS one (do_, owner, is_same, payload, move, due_ms, delay_ms)
+    WHERE one.do_ = 'replace' AND one.is_same AND jobs.id = one.owner;
     -- A claim passes over a locked job; and a job with an earlier due time may stand before the position of a cursor.
     IF FOUND OR EXISTS (SELECT FROM unnest(dues) AS given (due_ms) WHERE given.due_ms < now_ms) THEN
         INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
     END IF;
 
     UPDATE {schema}.jobs SET unique_key = NULL
-    FROM unnest(dos, owners) WITH ORDINALITY AS one (do_, owner, n)
-    WHERE one.do_ = 'pass' AND one.n = ANY (same) AND jobs.id = one.owner;
+    FROM unnest(dos, owners, sames) AS one (do_, owner, is_same)
+    WHERE one.do_ = 'pass' AND one.is_same AND jobs.id = one.owner;
 
     SELECT
         array_agg(one.owner) AS ids, array_agg(one.due_ms) AS dues, array_agg(one.expires_ms) AS expireses,
         array_agg(one.keep_last) AS lasts, array_agg(one.owner) FILTER (WHERE one.leaves) AS leaving
     INTO cancelled
-    FROM unnest(dos, owners, owner_dues, expireses, lasts, leavings) WITH ORDINALITY
-        AS one (do_, owner, due_ms, expires_ms, keep_last, leaves, n)
-    WHERE one.do_ = 'cancel' AND one.n = ANY (same);
+    FROM unnest(dos, owners, sames, owner_dues, expireses, lasts, leavings)
+        AS one (do_, owner, is_same, due_ms, expires_ms, keep_last, leaves)
+    WHERE one.do_ = 'cancel' AND one.is_same;
     IF cancelled.ids IS NOT NULL THEN
         PERFORM {schema}.wake(
             {schema}.cancel_jobs(
@@ -89,14 +96,15 @@ BEGIN
         FROM (
             SELECT one.*
             FROM unnest(
-                ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses, awaiteds, dos, fors
+                ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses, awaiteds, dos,
+                sames, fors
             ) WITH ORDINALITY AS one (
-                id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, is_awaited, do_, for_ms,
-                n
+                id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, is_awaited, do_,
+                is_same, for_ms, n
             )
             WHERE
-                (one.do_ = 'insert' AND (one.for_ms IS NULL OR one.id = ANY (took)))
-                OR (one.do_ IN ('cancel', 'pass') AND one.n = ANY (same))
+                (one.do_ = 'insert' AND (one.for_ms IS NULL OR one.id IN (SELECT unnest(took))))
+                OR (one.do_ IN ('cancel', 'pass') AND one.is_same)
             ORDER BY one.n
         ) AS given
     ),
@@ -119,18 +127,19 @@ BEGIN
     PERFORM {schema}.check_not_ended(made);
     -- Nobody else can take a key that its owner loses here, and none of these ids was stored when this was decided.
     IF EXISTS (SELECT FROM {schema}.history WHERE history.id = ANY (made)) OR EXISTS (
-        SELECT FROM unnest(ids, dos) WITH ORDINALITY AS one (id, do_, n)
-        WHERE one.do_ IN ('cancel', 'pass') AND one.n = ANY (same) AND one.id <> ALL (made)
+        SELECT FROM unnest(ids, dos, sames) AS one (id, do_, is_same)
+        WHERE one.do_ IN ('cancel', 'pass') AND one.is_same AND one.id NOT IN (SELECT unnest(made))
     ) THEN
         RAISE 'jobs of the same ids were enqueued at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
-    DELETE FROM {schema}.taken_keys WHERE taken_keys.id = ANY (took) AND taken_keys.id <> ALL (made);
+    DELETE FROM {schema}.taken_keys
+    WHERE taken_keys.id = ANY (ARRAY(SELECT unnest(took) EXCEPT SELECT unnest(made)));
     IF inside THEN
         PERFORM {schema}.wake(queues);
     END IF;
     RETURN QUERY
     SELECT
-        one.n::integer, one.owner, CASE WHEN one.do_ = 'replace' AND one.n = ANY (same) THEN 'updated' ELSE 'again' END
-    FROM unnest(ids, owners, dos) WITH ORDINALITY AS one (id, owner, do_, n)
-    WHERE one.id <> ALL (made);
+        one.n::integer, one.owner, CASE WHEN one.do_ = 'replace' AND one.is_same THEN 'updated' ELSE 'again' END
+    FROM unnest(ids, owners, dos, sames) WITH ORDINALITY AS one (id, owner, do_, is_same, n)
+    WHERE one.id NOT IN (SELECT unnest(made));
 END $$;

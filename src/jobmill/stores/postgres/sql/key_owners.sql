@@ -21,15 +21,7 @@ BEGIN
     RETURN QUERY
     SELECT
         present_ms,
-        EXISTS (SELECT FROM {schema}.jobs AS live WHERE live.id = one.id)
-        OR EXISTS (SELECT FROM {schema}.history WHERE history.id = one.id),
-        (
-            SELECT taken_keys.id FROM {schema}.taken_keys
-            WHERE
-                taken_keys.hash = {schema}.key_hash(one.unique_key) AND taken_keys.queue = one.queue
-                AND taken_keys.name = one.name AND taken_keys.until_ms > present_ms
-        ),
-        jobs.id, {owner_version}, jobs.lease_until_ms > 0, jobs.recurrence IS NOT NULL,
+        coalesce(live.id, history.id) IS NOT NULL, taken_keys.id, jobs.id, {owner_version}, jobs.lease_until_ms > 0, jobs.recurrence IS NOT NULL,
         CASE
             WHEN jobs.held IS NOT NULL THEN json_strip_nulls(
                 json_build_object('by', jobs.held::json -> 'by', 'due', jobs.held::json -> 'due')
@@ -37,6 +29,11 @@ BEGIN
         END,
         jobs.due_ms, nullif(jobs.started_ms, 0), jobs.waits_for, jobs.errors, jobs.options, jobs.has_dependents
     FROM unnest(ids, queues, names, unique_keys) WITH ORDINALITY AS one (id, queue, name, unique_key, n)
+    LEFT JOIN {schema}.jobs AS live ON live.id = one.id
+    LEFT JOIN {schema}.history ON history.id = one.id
+    LEFT JOIN {schema}.taken_keys
+        ON taken_keys.queue = one.queue AND taken_keys.name = one.name
+        AND taken_keys.hash = {schema}.key_hash(one.unique_key) AND taken_keys.until_ms > present_ms
     LEFT JOIN {schema}.jobs
         ON jobs.queue = one.queue AND jobs.name = one.name AND jobs.unique_key IS NOT NULL
         AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(one.unique_key)
