@@ -216,7 +216,7 @@ async def test_a_plain_job_that_takes_a_free_key_first_is_replaced(
     assert duplicate == Receipt("other", "duplicate")
     assert created.created
     # A job that was not created has not taken its key.
-    assert await connection.fetch("SELECT id FROM jobmill.taken_keys") == [(created.id,)]
+    assert await connection.fetchval("SELECT array_agg(id) FROM jobmill.taken_keys") == [created.id]
 
 
 async def test_a_claim_finds_a_replaced_job_that_it_has_passed_over(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +21,7 @@ from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
 from jobmill.stores.postgres.flows import add_new_edges, check_recurring
-from jobmill.stores.postgres.unique_policy import PLAN_TYPES, insert_by_policy, split_at_keys
+from jobmill.stores.postgres.unique_policy import PLAN_TYPES, insert_by_policy, runs_of_policies
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,7 +61,7 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     receipts: list[Receipt] = []
 
     async def work(connection: Connection) -> list[Receipt]:
-        return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None))
+        return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None), {})
 
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not has_edges(new_jobs):
         try:
@@ -120,16 +120,10 @@ async def _call(
 
 
 def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
-    """Runs of jobs that one statement takes: see below; either all of them have a policy, or none."""
-    if not any(map(_get_policy, new_jobs)):
-        return _grouped(new_jobs)
-    runs = ((has_policy, list(run)) for has_policy, run in groupby(new_jobs, lambda new: new.policy is not None))
-    groups = ((has_policy, group) for has_policy, run in runs for group in _grouped(run))
-    return [part for has_policy, group in groups for part in (split_at_keys(group) if has_policy else [group])]
+    """Runs of jobs that one call takes: without recurrence and of different ids, or one with a recurrence.
 
-
-def _grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
-    """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
+    Those with a policy have runs of their own.
+    """
     groups: list[list[NewJob]] = []
     ids: set[str] = set()
     size = 0
@@ -141,14 +135,12 @@ def _grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
             ids, size = set(), len(new.payload_json)
         groups[-1].append(new)
         ids.add(new.id)
-    return groups
+    has_policies = any(map(_get_policy, new_jobs))
+    return [run for group in groups for run in runs_of_policies(group)] if has_policies else groups
 
 
 async def insert(
-    call: CallFunction,
-    groups: Sequence[Sequence[NewJob]],
-    first: FirstParameters,
-    cancelled: CancelEvents | None = None,
+    call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters, cancelled: CancelEvents
 ) -> list[Receipt]:
     """Insert jobs; a receipt for each, in order. If some of them wait for others, the time must be given.
 
@@ -169,18 +161,14 @@ async def insert(
 
 
 async def _insert(
-    call: CallFunction,
-    group: Sequence[NewJob],
-    first: FirstParameters,
-    awaited: set[str],
-    cancelled: CancelEvents | None,
+    call: CallFunction, group: Sequence[NewJob], first: FirstParameters, awaited: set[str], cancelled: CancelEvents
 ) -> list[Receipt]:
     receipts = [Receipt(new.id, "created") for new in group]
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
         part = [group[index] for index in indexes]
         if part[0].policy is not None:
-            rows = await insert_by_policy(call, part, first, awaited, {} if cancelled is None else cancelled)
+            rows = await insert_by_policy(call, part, first, awaited, cancelled)
         else:
             flow: Sequence[list[object]] = _NO_FLOW
             if awaited or any(map(_get_flow, part)):

@@ -49,18 +49,19 @@ class Plan(Struct, frozen=True, kw_only=True):
 PLAN_TYPES = ("text", "text", "text", "boolean", "bigint", "bigint", "integer", "boolean", "bigint")
 
 
-def split_at_keys(new_jobs: Iterable[NewJob]) -> list[list[NewJob]]:
-    """Runs of jobs in which a key comes again only where `_merged` can merge the jobs."""
+def runs_of_policies(new_jobs: Iterable[NewJob]) -> list[list[NewJob]]:
+    """Runs of jobs without a policy, and of jobs with one in which a key comes again only if they can be merged."""
     runs: list[list[NewJob]] = []
-    policies: dict[Key, UniquePolicy | None] = {}
+    policies: dict[Key, UniquePolicy] = {}
     for new in new_jobs:
         key, policy = _key(new), new.policy
-        can_merge = policy is None or policy.when_live != "cancel"
-        if not runs or (key in policies and not (can_merge and policies[key] == policy)):
+        is_other_kind = not runs or (runs[-1][0].policy is None) is not (policy is None)
+        if is_other_kind or (policy is not None and key in policies and not _can_merge(policies[key], policy)):
             runs.append([])
             policies = {}
         runs[-1].append(new)
-        policies[key] = policy
+        if policy is not None:
+            policies[key] = policy
     return runs
 
 
@@ -71,7 +72,7 @@ async def insert_by_policy(
     awaited: set[str],
     cancelled: MutableMapping[str, Sequence[Event]],
 ) -> Sequence[Iterable[Any]]:
-    """Enqueue a run of `split_at_keys`. The rows are those of enqueue_jobs; also "updated".
+    """Enqueue a run of `runs_of_policies`. The rows are those of enqueue_jobs; also "updated".
 
     `awaited`: the jobs that others of the call wait for. Events of jobs that were cancelled are added to `cancelled`.
     """
@@ -175,6 +176,10 @@ def _plan(
     columns = patch_columns(id, patch, now_ms)
     written = {name: columns.get(name) for name in ("due_ms", "expires_ms", "keep_last")}
     return structs.replace(plan, do="cancel", leaves=patch.removes, events=patch.events, **written)
+
+
+def _can_merge(first: UniquePolicy, second: UniquePolicy) -> bool:
+    return first == second and first.when_live != "cancel"
 
 
 def _merged(first: NewJob, second: NewJob) -> NewJob:

@@ -68,7 +68,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     try:
         if len(groups) <= 1 and not waits:
             with contextlib.suppress(FeedIsOn):
-                return await insert(call, groups, (at_ms, False, True, schema_id))
+                return await insert(call, groups, (at_ms, False, True, schema_id), {})
         async with _all_or_nothing(caller):
             now_ms: int | None = at_ms
             if waits and at_ms is None:
