@@ -16,6 +16,9 @@ from jobmill.errors import InvalidValue
 _JSON = (dict, list, tuple, str, int, float, bool, types.NoneType)
 #: msgspec does not know the constraints of these packages, and would ignore them.
 _FOREIGN = ("pydantic", "pydantic_core", "annotated_types")
+UNION_ADVICE = "put the union into a model, for example into pydantic.RootModel[Card | Bank]"
+#: Types of pydantic that a model writes as asterisks.
+_SECRETS = ("Secret", "SecretStr", "SecretBytes")
 
 
 def check_constraints(fn: Callable[..., Any], name: str, kind: Any, default: Any) -> None:
@@ -23,10 +26,13 @@ def check_constraints(fn: Callable[..., Any], name: str, kind: Any, default: Any
     for part in (*_defaults([default]), *_parts(kind, set())):
         if _is_foreign(part) or _is_pydantic_dataclass(part):
             raise _ignored(fn, f"the parameter {name!r}", part)
+    _check_secrets(fn, f"the parameter {name!r}", kind)
 
 
 def _ignored(fn: Callable[..., Any], what: str, part: Any) -> InvalidValue:
     advice = "write for example Annotated[int, msgspec.Meta(gt=0)], or use a model"
+    if getattr(part, "discriminator", None) is not None:
+        advice = UNION_ADVICE
     return InvalidValue(
         "handler",
         f"constraints that can be checked for {what}",
@@ -39,6 +45,7 @@ def check_result(fn: Callable[..., Any], kind: Any) -> None:
     """Refuse a return annotation whose values can never be stored, or with a constraint that would be ignored."""
     for part in filter(_is_foreign, _parts(kind, set())):
         raise _ignored(fn, "the result", part)
+    _check_secrets(fn, "the result", kind)
     if not _is_storable(kind):
         raise InvalidValue(
             "handler",
@@ -86,6 +93,48 @@ def _is_foreign(part: Any) -> bool:
 
 def _is_pydantic_dataclass(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__")
+
+
+def _check_secrets(fn: Callable[..., Any], what: str, kind: Any) -> None:
+    """Refuse secrets of pydantic: a model writes them as asterisks, so that they would be lost."""
+    for secret in _secrets(kind, set()):
+        raise InvalidValue(
+            "handler",
+            f"no secrets of pydantic in {what}",
+            fn,
+            f"{secret} would be stored as asterisks; pass a reference and read the secret in the handler, "
+            "or let a field_serializer return get_secret_value()",
+        )
+
+
+def _secrets(kind: Any, seen: set[int]) -> Iterator[str]:
+    """The names of the secret types in an annotation, also in the fields of models."""
+    args = typing.get_args(kind)
+    if id(kind) in seen or any(map(_is_serializer, args)):
+        return
+    seen.add(id(kind))
+    for one in getattr(typing.get_origin(kind) or kind, "__mro__", ()):
+        if one.__module__ == "pydantic.types" and one.__name__ in _SECRETS:
+            yield one.__name__
+    for part in (*args, *_fields(kind), *_dumped_fields(kind)):
+        yield from _secrets(part, seen)
+
+
+def _dumped_fields(model: Any) -> list[Any]:
+    """The annotations of the fields that a pydantic model writes without a serializer of the user."""
+    dumps, config = getattr(model, "__pydantic_decorators__", None), getattr(model, "model_config", {})
+    if dumps is None or dumps.model_serializers or config.get("json_encoders"):
+        return []
+    serialized = {name for one in dumps.field_serializers.values() for name in one.info.fields}
+    return [
+        field.annotation
+        for name, field in getattr(model, "model_fields", {}).items()
+        if not field.exclude and not serialized & {name, "*"} and not any(map(_is_serializer, field.metadata))
+    ]
+
+
+def _is_serializer(part: Any) -> bool:
+    return _is_foreign(part) and type(part).__name__ in ("PlainSerializer", "WrapSerializer")
 
 
 def _is_storable(kind: Any) -> bool:
