@@ -108,6 +108,41 @@ class TestAliases:
         assert "secret" not in error
 
 
+class Crossed(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="title")
+    title: str = pydantic.Field(alias="heading")
+
+
+class CrossedInside(pydantic.BaseModel):
+    inner: list[Crossed]
+
+
+class WrittenByAlias(Crossed, serialize_by_alias=True): ...
+
+
+class OwnNameFirst(pydantic.BaseModel):
+    name: str = pydantic.Field(validation_alias=pydantic.AliasChoices("name", "title"))
+    title: str
+
+
+class TestAliasesThatAreNamesOfFields:
+    @pytest.mark.parametrize("kind", [Crossed, CrossedInside])
+    def test_the_handler_is_refused(self, jobs: Client, kind: Any) -> None:
+        with pytest.raises(InvalidValue, match=r"Crossed\.name has the alias 'title'; rename one of them"):
+            jobs.handler(taking(kind))
+
+    @pytest.mark.parametrize("kind", [WrittenByAlias, OwnNameFirst])
+    async def test_others_keep_their_values(self, jobs: Client, kind: Any) -> None:
+        given: list[Any] = []
+
+        def take(n: object) -> None:
+            given.append(n)
+
+        one = kind.model_validate({"name": "n", "title": "t"}, by_name=True, by_alias=False)
+        await result_of(jobs, await jobs.handler(taking_as(take, kind)).enqueue(one))
+        assert given == [one]
+
+
 class WithSerializer(pydantic.BaseModel):
     one: pydantic.SecretStr
     two: Annotated[pydantic.SecretStr, pydantic.PlainSerializer(lambda value: value.get_secret_value())]
