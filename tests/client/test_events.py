@@ -91,7 +91,8 @@ async def test_the_last_events_are_kept(jobs: Client, work: Handler[..., Any]) -
 
 async def test_following_a_feed_that_is_off_is_refused(jobs: Client) -> None:
     with pytest.raises(JobmillError, match=r"the feed of queue 'default' is off.* jobs.queue\('default'\).feed\(\)"):
-        await anext(aiter(jobs.events("default")))
+        async with asyncio.timeout(10):
+            await anext(aiter(jobs.events("default")))
 
 
 async def test_following_a_feed(jobs: Client, work: Handler[..., Any]) -> None:
