@@ -202,7 +202,9 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
         await place.owner.change([plain], Cancel())
         assert (await store.enqueue([new(id=plain), new()]))[0].status == "exists"
         await allowed(store, {"settings": LOOKS["settings"]})
-        await refused(store, {name: verb for name, verb in {**LOOKS, **RUNS, **PAUSES, **SETS}.items() if name != "settings"})
+        await refused(
+            store, {name: verb for name, verb in {**LOOKS, **RUNS, **PAUSES, **SETS}.items() if name != "settings"}
+        )
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await sql.execute(f'DELETE FROM "{place.schema}".jobs')
 
