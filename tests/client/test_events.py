@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Context, Event
+from jobmill import Client, Context, Event, JobmillError
 from jobmill.core.events import EVENT_TYPES
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import MOMENTS, Hooks
@@ -87,6 +87,12 @@ async def test_the_last_events_are_kept(jobs: Client, work: Handler[..., Any]) -
     await jobs.queue("default").feed(events_max_len=3)
     ids = [(await work.enqueue()).id for _ in range(8)]
     assert [event.job_id for event in await feed(jobs)] == ids[-3:]
+
+
+async def test_following_a_feed_that_is_off_is_refused(jobs: Client) -> None:
+    with pytest.raises(JobmillError, match=r"the feed of queue 'default' is off.* jobs.queue\('default'\).feed\(\)"):
+        async with asyncio.timeout(10):
+            await anext(aiter(jobs.events("default")))
 
 
 async def test_following_a_feed(jobs: Client, work: Handler[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sqlite3
 import threading
@@ -191,6 +192,14 @@ def test_a_door_whose_thread_is_gone_as_after_a_fork_is_opened_anew(jobs: Client
 
 async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
+
+
+def test_within_closes_its_call_when_the_store_cannot_be_opened(tmp_path: Path) -> None:
+    jobs = jobmill.connect(f"sqlite:///{tmp_path / 'missing' / 'jobs.db'}")
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(JobmillError, match="missing"):
+        jobs.sync.enqueue("send", within=connection)
+    gc.collect()  # a coroutine that nobody has awaited warns when it is collected, and pytest fails
+    jobs.sync.close()
 
 
 async def test_within_in_an_event_loop_is_refused(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ class Example:
             if block.language == "python":
                 compiled(block)  # also a file that nothing imports
             block.write(self._folder)
-            self._files.append(block.file.removesuffix(".py"))
+            # A file in a folder is a module of a package: both are forgotten when the page ends.
+            parts = block.file.removesuffix(".py").split("/")
+            self._files += [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
             return
         if block.language == "js":
             await self._run_script(block)

@@ -22,7 +22,7 @@ from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.usage import Usage
-from jobmill.core.values import EVERYTHING, Filter, Lease, QueueChange, RateLimit, Report, after
+from jobmill.core.values import EVERYTHING, Filter, Lease, Pause, QueueChange, RateLimit, Report, after
 from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.codec import new_job_row
@@ -149,9 +149,14 @@ RUNS: dict[str, Verb] = {
     "order_stop": lambda store: store.order_stop(["w1"]),
     "audit": lambda store: store.audit([AuditEntry(id="e", who="ada", what="mark")]),
 }
+PAUSES: dict[str, Verb] = {
+    "pause": lambda store: store.configure("mail", QueueChange(paused=True, pause=Pause(who="ada", since_ms=1))),
+    "pause a new queue": lambda store: store.configure("new", QueueChange(paused=True)),
+    "resume": lambda store: store.configure("mail", QueueChange(paused=False)),
+}
 SETS: dict[str, Verb] = {
-    "pause": lambda store: store.configure("mail", QueueChange(paused=True)),
-    "resume": lambda store: store.configure("mail", QueueChange(paused=False, running_limit=3)),
+    "limit": lambda store: store.configure("mail", QueueChange(paused=False, running_limit=3)),
+    "feed": lambda store: store.configure("mail", QueueChange(feed=True)),
 }
 
 
@@ -197,7 +202,9 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
         await place.owner.change([plain], Cancel())
         assert (await store.enqueue([new(id=plain), new()]))[0].status == "exists"
         await allowed(store, {"settings": LOOKS["settings"]})
-        await refused(store, {name: verb for name, verb in {**LOOKS, **RUNS, **SETS}.items() if name != "settings"})
+        await refused(
+            store, {name: verb for name, verb in {**LOOKS, **RUNS, **PAUSES, **SETS}.items() if name != "settings"}
+        )
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await sql.execute(f'DELETE FROM "{place.schema}".jobs')
 
@@ -300,7 +307,7 @@ async def test_a_reader_looks_and_no_more(place: Place) -> None:
     await put_one(place.owner)
     async with place.store("reader") as store:
         await allowed(store, LOOKS)
-        await refused(store, {**RUNS, **SETS, "enqueue": put_one})
+        await refused(store, {**RUNS, **PAUSES, **SETS, "enqueue": put_one})
 
 
 async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
@@ -319,7 +326,7 @@ async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
         assert await store.events("mail")
         await _run_a_flow(store)
         await put_one(store)
-        await allowed(store, {**LOOKS, **RUNS})
+        await allowed(store, {**LOOKS, **RUNS, **PAUSES})
         await refused(store, SETS)
         with pytest.raises(StoreError, match="permission denied for schema"):
             await install_jobs_table(store, "public.jobs")
@@ -355,7 +362,7 @@ async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:
 async def test_an_admin_sets_queues_up_besides(place: Place) -> None:
     async with place.store("admin") as store:
         await put_one(store)
-        await allowed(store, {**LOOKS, **RUNS, **SETS})
+        await allowed(store, {**LOOKS, **RUNS, **PAUSES, **SETS})
         async with connected(as_user_of(store)) as sql:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await sql.execute(f'ALTER TABLE "{place.schema}".jobs ADD COLUMN x integer')

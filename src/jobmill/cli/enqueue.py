@@ -49,7 +49,7 @@ class EnqueueCommand(click.Command):
     type=click.Choice(["skip", "replace", "cancel"]),
     help="What happens to a live job that has the unique key (default skip: it stays, and this job is a duplicate).",
 )
-@click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default").')
+@click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default", not that of its handler).')
 @click.option("--tenant", metavar="TENANT", help="Tenant that the job belongs to.")
 @click.option(
     "--max-attempts",

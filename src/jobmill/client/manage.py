@@ -54,7 +54,7 @@ class ManagesJobs(QueriesJobs):
     async def cancel(
         self, which: Which = None, *, all: bool = False, who: str | None = None, **filters: Unpack[FilterOptions]
     ) -> Changed:
-        """Cancel waiting and running jobs."""
+        """Cancel waiting and running jobs: only these, and not the other jobs of their flows (see `Flow.cancel`)."""
         return await self._change(_wanted(which, all, filters), Cancel(), who)
 
     async def requeue(

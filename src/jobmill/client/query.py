@@ -20,7 +20,7 @@ from jobmill.core.findings import Finding
 from jobmill.core.job import Job
 from jobmill.core.tallies import MINUTE_MS, Tally
 from jobmill.core.values import Count, Depth, Filter, LogLine, Page, Stats
-from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobmillError, JobNotFound, ResultTimeout
 from jobmill.handlers.conversion import to_plain
 from jobmill.handlers.handler import Handler
 from jobmill.store import Store
@@ -283,15 +283,18 @@ class QueriesJobs:
     async def events(
         self, queue: str, *, after: str | None = None, follow: bool = True, every: Duration = 0.1
     ) -> AsyncIterator[Event]:
-        """The event feed of a queue, and new events as they come unless `follow=False`.
+        """The events that the feed of a queue keeps, oldest first, and new ones as they come unless `follow=False`.
 
-        Switch the feed on with `jobs.queue(name).feed()`.
+        Switch the feed on with `jobs.queue(name).feed()`: to follow a feed that is off raises a `JobmillError`.
         """
         limits.check_queue(queue)
         if after is not None and not isinstance(after, str):
             raise InvalidValue("after", "the id of an event", after)
         pause = to_ms(every, "every", least=1) / 1000
         await self.open()
+        if follow and not (await self.store.settings([queue]))[queue].feed:
+            advice = f"await jobs.queue({queue!r}).feed() turns it on"
+            raise JobmillError(f"the feed of queue {queue!r} is off, so there will be no events: {advice}")
         while True:
             events = await self.store.events(queue, after)
             for event in events:

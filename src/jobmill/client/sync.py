@@ -138,8 +138,15 @@ class Sync:
         """Run one call in this thread: a connection given as `within=` is often bound to the thread that made it."""
         if _has_loop():
             call.close()
-            raise JobmillError("jobs.sync with within= cannot run in an event loop: await the method of jobs itself")
-        self(self._target.open())
+            raise JobmillError(
+                "jobs.sync with within= cannot run in an event loop: await the method of jobs itself,"
+                " or enqueue in a function that runs in a thread, such as a view with def"
+            )
+        try:
+            self(self._target.open())
+        except BaseException:
+            call.close()
+            raise
         context = contextvars.copy_context()
         with asyncio.Runner() as runner:
             answer = runner.run(call, context=context)

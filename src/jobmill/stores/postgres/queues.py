@@ -27,6 +27,9 @@ async def configure(context: PostgresContext, queue: str, change: QueueChange) -
         after = changed_settings(before, change)
         rate = after.rate_limit
         pause = None if after.pause is None else msgspec.json.encode(after.pause).decode()
+        if change == QueueChange(paused=change.paused, pause=change.pause):
+            await connection.execute(statements("pause"), queue, after.paused, pause)
+            return after
         limits = (after.paused, pause, rate and rate.count, rate and rate.per_ms, after.running_limit)
         await connection.execute(statements("configure"), queue, *limits, after.feed, after.events_max_len)
         if before.running_limit is None and after.running_limit is not None:

@@ -95,7 +95,7 @@ def _driver_connection(given: Any) -> Any:
     if inspect.iscoroutine(connection) or not hasattr(connection, "in_transaction"):
         if inspect.iscoroutine(connection):
             connection.close()
-        advice = "on SQLite, Jobmill needs the driver sqlite3 itself: give a sync session"
+        advice = "on SQLite, Jobmill needs the driver sqlite3 itself: use a sync session, in a view with def"
         raise InvalidValue("within", "a sync connection or session of SQLAlchemy", given, advice)
     if not connection.in_transaction():
         connection.begin()  # so that the caller's commit is sent

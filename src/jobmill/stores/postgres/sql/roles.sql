@@ -6,8 +6,9 @@
 --
 --   {producer}    may enqueue, with the client and with SQL; it cannot read other jobs
 --   {reader}      may read jobs, results, logs, queues, announced workers and the audit log
---   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge, announce itself, audit
---   {admin}       may do the same, and configure queues
+--   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge, announce itself, audit; and
+--                 pause and resume queues, as a handler does whose API refuses calls
+--   {admin}       may do the same, and set limits and feeds of queues
 --
 -- No role may change the schema; only its owner may. Grant rights on a jobs table (--jobs-table) as on any table of
 -- yours; its triggers need no rights of the role that inserts.
@@ -65,7 +66,7 @@ GRANT EXECUTE
 ON FUNCTION {schema}.depths(bigint, text[], integer), {schema}.payload_has(text, text)
 TO {reader};
 
--- To run jobs. In queues a worker counts claims and events.
+-- To run jobs. In queues a worker counts claims and events, and writes pauses.
 GRANT SELECT, INSERT, UPDATE, DELETE
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers,
@@ -73,7 +74,10 @@ ON
     {schema}.signals, {schema}.taken_keys
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
-GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};
+GRANT
+SELECT, INSERT (queue), UPDATE (paused, pause, window_ends_ms, window_used, last_event)
+ON {schema}.queues
+TO {worker};
 GRANT SELECT, INSERT, DELETE ON {schema}.rewinds, {schema}.audit TO {worker}, {admin};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
 

@@ -874,7 +874,11 @@ SELECT * FROM {schema}.queues ORDER BY queue
 
 -- name: queue_locked
 -- A queue's row, locked; it is made if there is none. $1 queue.
-INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING *
+INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET paused = queues.paused RETURNING *
+
+-- name: pause
+-- Write a queue's pause, with the rights of a worker. $1 queue, $2 paused, $3 pause.
+UPDATE {schema}.queues SET paused = $2, pause = $3 WHERE queue = $1
 
 -- name: configure
 -- Write a queue's settings. $1 queue, $2 paused, $3 pause, $4 rate_count, $5 rate_per_ms, $6 running_limit, $7 feed,
