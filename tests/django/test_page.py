@@ -29,7 +29,7 @@ def write_project(page: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 5), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+    ("page", "tests"), [(PAGE, 6), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
 )
 def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
     write_project(page, tmp_path)
