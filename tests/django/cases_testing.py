@@ -152,6 +152,19 @@ class KitTestCase(TestCase):
             self.kit.enqueued.one(tasks.count_orders)
 
 
+@with_options(test_url="memory://")
+class MemoryTestCase(TestCase):
+    """Jobs in memory go with the rollback of a TestCase."""
+
+    def test_first(self) -> None:
+        self.assertEqual(stored(), [])
+        with self.captureOnCommitCallbacks(execute=True):
+            tasks.unique_task.enqueue(7)
+        self.assertEqual(stored(), ["unique_task"])
+
+    test_second = test_first
+
+
 class KitOfTasksTestCase(Case):
     """Tasks in the kit."""
 

@@ -6,7 +6,7 @@ So hooks, handlers and references to it stay, while a test runner replaces the d
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -45,6 +45,8 @@ class DjangoClient(Client):
         self.alias = alias
         #: By URL.
         self._stores: dict[str, BoundStore] = {}
+        #: Whether the test still runs whose jobs are in memory.
+        self._is_memory_kept: Callable[[], bool] = lambda: True
         #: All that there were: a usage recorder may be the real one.
         self._own_stores: WeakSet[Store] = WeakSet()
         self._handlers: dict[str, Handler[..., Any]] = {}
@@ -64,6 +66,9 @@ class DjangoClient(Client):
     @property
     def _own(self) -> BoundStore:
         url = store_now(self.alias).url
+        if url == MEMORY and not self._is_memory_kept():
+            self._stores.pop(MEMORY, None)
+            self._is_memory_kept = lambda: True
         found = self._stores.get(url)
         if found is None:
             found = self._stores.setdefault(url, BoundStore(store_for(url)))
@@ -111,6 +116,10 @@ class DjangoClient(Client):
             self.sync(_migrated_and_empty(store))
         # A new store object has stated no recurrences yet.
         del self._stores[now.url]
+
+    def keep_memory_while(self, is_kept: Callable[[], bool]) -> None:
+        """Let a store in memory, which has no transactions, end with the rollback of a TestCase."""
+        self._is_memory_kept = is_kept
 
     def forget_stores(self) -> None:
         """Close all stores, and find the Tasks again: the settings have changed."""

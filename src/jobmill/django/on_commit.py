@@ -25,6 +25,10 @@ class SendOnCommit:
         with self._backend.remedy_of_django():
             self._backend.client.sync.enqueue_many(self.drafts)
         self.is_sent = True
+        connection: Any = connections[self._backend.database]
+        if of_test := [block for block in connection.atomic_blocks if block._from_testcase]:
+            # captureOnCommitCallbacks calls this inside of a TestCase, whose end rolls everything back.
+            self._backend.client.keep_memory_while(lambda: of_test[-1] in connection.atomic_blocks)
 
 
 def waiting_for_commit() -> int:
