@@ -65,7 +65,13 @@ class DjangoClient(Client):
 
     @property
     def _own(self) -> BoundStore:
-        url = store_now(self.alias).url
+        return self._store_of(store_now(self.alias).url)
+
+    @_own.setter
+    def _own(self, bound: BoundStore) -> None:
+        """It is there already."""
+
+    def _store_of(self, url: str) -> BoundStore:
         if url == MEMORY and not self._is_memory_kept():
             self._stores.pop(MEMORY, None)
             self._is_memory_kept = lambda: True
@@ -74,10 +80,6 @@ class DjangoClient(Client):
             found = self._stores.setdefault(url, BoundStore(store_for(url)))
             self._own_stores.add(found.store)
         return found
-
-    @_own.setter
-    def _own(self, bound: BoundStore) -> None:
-        """It is there already."""
 
     @property
     def own_store(self) -> Store:
@@ -94,9 +96,10 @@ class DjangoClient(Client):
         found = swapped(self._swaps) if self._swaps else None
         if found is not None:
             return found
-        if (why := store_now(self.alias).refusal) is not None:
-            raise ImproperlyConfigured(why)
-        return self._own
+        now = store_now(self.alias)
+        if now.refusal is not None:
+            raise ImproperlyConfigured(now.refusal)
+        return self._store_of(now.url)
 
     def _is_own(self, recorder: UsageRecorder) -> bool:
         return recorder in self._own_stores

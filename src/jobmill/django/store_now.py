@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import sys
 from typing import Any
@@ -18,11 +17,15 @@ from jobmill.django.interface import task_backends
 from jobmill.stores.common.url import without_credentials
 
 MEMORY = "memory://"
+#: What a test runner, or a fixture that starts a server, changes in an entry of DATABASES.
+_SEEN = ("NAME", "HOST", "PORT", "USER", "PASSWORD")
+_NO_OPTIONS: dict[str, Any] = {}
 
 
 class StoreNow(Struct):
     """The store, and the settings that it follows from."""
 
+    options: dict[str, Any]
     seen: tuple[Any, ...]
     url: str
     #: Why no test may use it.
@@ -56,13 +59,13 @@ def is_testing() -> bool:
 
 def store_now(alias: str) -> StoreNow:
     """The store of an entry of TASKS. A test runner may change the settings, so they are compared."""
-    options = task_backends.settings[alias].get("OPTIONS", {})
-    database = connections.settings.get(options.get("database", "default"))
-    seen = (options, database, os.environ.get("JOBMILL_URL"), is_testing())
+    options = task_backends.settings[alias].get("OPTIONS", _NO_OPTIONS)
+    database = connections.settings.get(options.get("database", "default"), _NO_OPTIONS)
+    seen = (*map(database.get, _SEEN), os.environ.get("JOBMILL_URL"), is_testing())
     found = _found.get(alias)
-    if found is None or found.seen != seen:
+    if found is None or found.options is not options or found.seen != seen:
         url = _url(alias, options)
-        found = _found[alias] = StoreNow(copy.deepcopy(seen), url, _refusal(alias, options, url))
+        found = _found[alias] = StoreNow(options, seen, url, _refusal(alias, options, url))
     return found
 
 
