@@ -194,6 +194,7 @@ class KitOfTasksTestCase(Case):
                 kit.enqueued.none(tasks.newest_task, arg=[3])
             tasks.noop_task.enqueue(1, color="red")
             kit.enqueued.one(tasks.noop_task, color="red")
+            kit.enqueued.one(tasks.noop_task, args=[1], kwargs={"color": "red"})
             kit.enqueued.none(tasks.noop_task, color="blue")
             tasks.get_task_id.enqueue()
             with self.assertRaises(jobmill.InvalidValue):

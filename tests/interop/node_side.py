@@ -58,8 +58,8 @@ class NodeSide:
         """The same with a policy of ours: "for", "debounce", "replace" or "cancel"."""
         modes = {"for": {"ttl": ms}, "debounce": {"ttl": ms, "extend": True, "replace": True}}
         modes |= {"replace": {"replace": True}, "cancel": {}}
-        delay = {"delay": ms} if policy == "debounce" else {}
-        return await self.add(id, deduplication={"id": f"send {key}", **modes[policy]}, **delay, **about)
+        about |= {"delay": ms} if policy == "debounce" else {}
+        return await self.add(id, deduplication={"id": f"send {key}", **modes[policy]}, **about)
 
     async def node_add(self, id: str | None = None, *, queue: str = "mail", name: str = "send", **opts: Any) -> Any:
         """A job with Node's own options and defaults, added by Node on both sides."""

@@ -25,7 +25,7 @@ async def raw(redis_url: str) -> AsyncIterator[Redis]:
         yield client
 
 
-async def ours(scene: Scene, to: str = "", **options: Any) -> Enqueued:
+async def ours(scene: Scene, to: str = "", **options: Any) -> Enqueued[Any]:
     return await scene.jobs.enqueue("send", {"to": to}, queue=QUEUE, unique_key="k", **options)
 
 
@@ -39,7 +39,7 @@ async def payload(scene: Scene, id: str) -> Any:
     return (await scene.jobs.get(id)).payload
 
 
-async def holder(scene: Scene, raw: Redis) -> str | None:
+async def holder(scene: Scene, raw: Redis) -> object:
     """The job that has the key, as BullMQ knows it."""
     return await raw.get(f"{node_place(scene.url)[1]}:{QUEUE}:de:{ID}")
 
@@ -115,7 +115,7 @@ async def test_both_debounce_one_job(scene: Scene) -> None:
 
 
 async def test_a_job_that_node_runs_passes_its_key_on(scene: Scene, raw: Redis) -> None:
-    slow = {"queue": QUEUE, "unique_key": "k", "debounce": "50ms"}
+    slow: dict[str, Any] = {"queue": QUEUE, "unique_key": "k", "debounce": "50ms"}
     first = await scene.jobs.enqueue("slow", {"ms": 0, "node_ms": 500}, **slow)
     await scene.node.ask("work", queue=QUEUE)
     await until(lambda: is_in(scene, first.id, "active"), 20)
@@ -131,7 +131,7 @@ async def is_in(scene: Scene, id: str, state: str) -> bool:
 
 
 async def test_a_job_that_node_runs_is_cancelled_for_a_new_one(scene: Scene, raw: Redis) -> None:
-    slow = {"queue": QUEUE, "unique_key": "k", "when_live": "cancel"}
+    slow: dict[str, Any] = {"queue": QUEUE, "unique_key": "k", "when_live": "cancel"}
     first = await scene.jobs.enqueue("slow", {"ms": 0, "node_ms": 300}, **slow)
     await scene.node.ask("work", queue=QUEUE)
     await until(lambda: is_in(scene, first.id, "active"), 20)

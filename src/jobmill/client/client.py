@@ -352,7 +352,7 @@ class Client(ManagesJobs):
     def app_lifespan(
         self,
         *,
-        worker: bool = False,
+        worker: bool | None = None,
         inner: AppLifespan | None = None,
         is_stopping: IsStopping | None = None,
         **options: Unpack[WorkerOptions],
@@ -360,8 +360,9 @@ class Client(ManagesJobs):
         """The lifespan of an application of FastAPI or Starlette: `FastAPI(lifespan=jobs.app_lifespan())`.
 
         It opens and closes this client. `worker=True` also runs a worker in the event loop of the application, with
-        these options and without signal handlers. It stops when the server begins to stop, if that is uvicorn or if
-        `is_stopping` says so; otherwise when the lifespan ends. `inner` is a lifespan of your own.
+        these options and without signal handlers; `worker=False` ignores the options. The worker stops when the server
+        begins to stop, if that is uvicorn or if `is_stopping` says so; otherwise when the lifespan ends. `inner` is a
+        lifespan of your own.
         """
         from jobmill.client.app_lifespan import app_lifespan
 

@@ -123,6 +123,11 @@ class Changed(Struct, frozen=True, kw_only=True):
     refused: dict[str, str]
     more: bool = False
 
+    @property
+    def missing(self) -> list[str]:
+        """The ids that were refused because the store has no such job."""
+        return [id for id, why in self.refused.items() if why == NO_SUCH_JOB]
+
 
 # ---------------------------------------------------------------------------------------------------- decisions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -222,18 +222,10 @@ class _Wanted:
         return found + self._time_differences(job)
 
     def _payload_differences(self, job: Job) -> list[Difference]:
-        if not self._payload:
-            return []
         payload = job.payload
         if self._task is not None and job.name == self._name:
             payload = _arguments(self._task, payload)
-        if not isinstance(payload, dict):
-            return [Difference("payload", repr(payload), repr(self._payload))]
-        return [
-            Difference(field, repr(payload[field]) if field in payload else "not given", repr(value))
-            for field, value in self._payload.items()
-            if field not in payload or payload[field] != value
-        ]
+        return list(_differences("", payload, self._payload)) if self._payload else []
 
     def _time_differences(self, job: Job) -> list[Difference]:
         found, about = [], f" (± {shown_ms(self._delta_ms)})"
@@ -283,7 +275,20 @@ def _arguments(task: inspect.Signature, payload: Any) -> dict[str, Any]:
         return payload if isinstance(payload, dict) else {}
     bound.apply_defaults()
     others = [bound.arguments.pop(one.name) for one in task.parameters.values() if one.kind is one.VAR_KEYWORD]
-    return {**payload, **bound.arguments, **{name: value for named in others for name, value in named.items()}}
+    return {**bound.arguments, **{name: value for named in others for name, value in named.items()}, **payload}
+
+
+def _differences(path: str, found: Any, wanted: Any) -> Iterator[Difference]:
+    """Where a value is not as wanted. Other fields of an object may have any value; an empty object is only itself."""
+    if wanted and isinstance(wanted, dict) and isinstance(found, dict):
+        for field, value in wanted.items():
+            name = f"{path}.{field}" if path else field
+            if field in found:
+                yield from _differences(name, found[field], value)
+            else:
+                yield Difference(name, "not given", repr(value))
+    elif found != wanted:
+        yield Difference(path or "payload", repr(found), repr(wanted))
 
 
 def _counted(count: int) -> str:

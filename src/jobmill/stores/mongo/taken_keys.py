@@ -18,7 +18,7 @@ The job has the key in `jobmill.taken`, because it can lose its uniqueKey to ano
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from pymongo import UpdateOne
@@ -89,13 +89,13 @@ async def free(keys: BoundCollection, url: MongoUrl, taken: Mapping[str, Key]) -
 
 
 async def holders(
-    keys: BoundCollection, jobs: BoundCollection, url: MongoUrl, wanted: Mapping[Key, str], now_ms: int
+    keys: BoundCollection, jobs: BoundCollection, url: MongoUrl, wanted: Collection[tuple[Key, str]], now_ms: int
 ) -> dict[Key, str | None]:
-    """The keys that are taken, with the ids of the jobs that took them. `wanted`: the ids of new jobs, by their keys.
+    """The keys that are taken, with the ids of the jobs that took them. `wanted`: keys and ids of new jobs.
 
     None: a call is about to insert that job. What a process has left uncertain that has ended is decided here.
     """
-    query = {"_id": {"$in": [_id(url, key) for key in wanted]}, "until": {"$gt": date(now_ms)}}
+    query = {"_id": {"$in": [_id(url, key) for key in {key for key, _ in wanted}]}, "until": {"$gt": date(now_ms)}}
     found = await keys.find(query)
     uncertain = [one["id"] for one in found if "uncertain" in one]
     there = await jobs.find(with_ids(uncertain), _STATUS_SHOWN) if uncertain else []
@@ -111,7 +111,7 @@ async def holders(
                 await keys.update(_same(one), {"$unset": {"uncertain": ""}})
         elif is_late or id in status:
             await keys.delete(_same(one))
-        elif id != wanted[key]:
+        elif (key, id) not in wanted:
             taken[key] = None
     return taken
 

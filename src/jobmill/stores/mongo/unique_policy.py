@@ -93,8 +93,8 @@ async def look(
     ids, pairs = {one.new.id for one in wanted}, {one.name_and_key for one in wanted}
     found = await jobs.find({"$or": [*with_ids(ids)["$or"], live_with(pairs)]}, WITHOUT_PAYLOAD)
     there = {id: one for one in found if (id := id_of(one)) in ids}
-    owners = {(one["name"], one.get("uniqueKey")): one for one in found if one["status"] in LIVE}
-    timed = {one.name_and_key: one.new.id for one in wanted if one.for_ms is not None}
+    owners = {(one.get("name"), one.get("uniqueKey")): one for one in found if one.get("status") in LIVE}
+    timed = {(one.name_and_key, one.new.id) for one in wanted if one.for_ms is not None}
     taken = await holders(keys, jobs, url, timed, now_ms) if timed else {}
     return [_obstacle(one, there.get(one.new.id), owners.get(one.name_and_key), taken, url, now_ms) for one in wanted]
 
