@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from jobmill import Client
+from jobmill.core.limits import MAX_ATTEMPTS
 from jobmill.core.values import Claim
 from tests.cli.conftest import Shell
 
@@ -131,3 +132,12 @@ def test_show_as_json(shell: Shell) -> None:
 def test_an_unknown_job(shell: Shell) -> None:
     shell("migrate")
     assert "there is no job 'nobody'" in shell.refused("jobs", "show", "nobody", code=1)
+
+
+def test_a_job_without_a_limit_of_attempts(shell: Shell) -> None:
+    shell.enqueue("good", "--max-attempts", "7")
+    id = shell.enqueue("good", "--max-attempts", str(MAX_ATTEMPTS))
+    listed = shell("jobs", "list").stdout
+    assert "1/7" in listed
+    assert str(MAX_ATTEMPTS) not in listed
+    assert f"of {MAX_ATTEMPTS}" not in shell("jobs", "show", id).stdout

@@ -14,6 +14,7 @@ from jobmill import Access, Client, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
+from jobmill.core.limits import MAX_ATTEMPTS
 from jobmill.core.values import Claim, Report
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
@@ -282,3 +283,15 @@ async def test_checks_that_are_fine_are_folded(jobs: Client, dashboard: Dashboar
         "the queue has no running limit",
         "the rate limit (3 per 1m) is not used up",
     ]
+
+
+async def test_a_job_without_a_limit_of_attempts(jobs: Client, visitor: Visitor) -> None:
+    @jobs.handler(max_attempts=MAX_ATTEMPTS)
+    async def send() -> None: ...
+
+    enqueued = await send.enqueue()
+    await jobs.tick()
+    for path in ("/jobs", f"/jobs/{enqueued.id}"):
+        words = (await visitor.get(path)).words
+        assert "of 2" not in words
+        assert "send" in words

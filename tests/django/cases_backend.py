@@ -547,7 +547,7 @@ class ChecksTestCase(Case):
             self.assertEqual(self.ids(url="mongodb://there/jobs"), ["jobmill.E001"])
 
     def test_a_database_without_a_store_needs_a_url(self) -> None:
-        with mock.patch("jobmill.django.backend.url_of_database", return_value=None):
+        with mock.patch("jobmill.django.store_now.url_of_database", return_value=None):
             self.assertEqual(self.ids(), ["jobmill.E002"])
             with mock.patch.dict("os.environ", {"JOBMILL_URL": "memory://"}):
                 self.assertEqual(self.ids(), [])
@@ -617,12 +617,13 @@ class DatabaseTestCase(Case):
 
     def test_the_url_follows_the_database_that_a_test_runner_chooses(self) -> None:
         backend = task_backends["default"]
-        before, jobs = backend.url, backend.client
+        before, jobs, store = backend.url, backend.client, backend.client.store
         with mock.patch.dict(connection.settings_dict, {"NAME": "/another/database"}):
             self.assertIn("another", backend.url)
-            self.assertIsNot(backend.client, jobs)
+            self.assertIsNot(jobs.own_store, store)
         self.assertEqual(backend.url, before)
-        with mock.patch("jobmill.django.backend.url_of_database", return_value=None):
+        self.assertIs(jobs.own_store, store)
+        with mock.patch("jobmill.django.store_now.url_of_database", return_value=None):
             for url in ("memory://", "sqlite:////other.db"):
                 with mock.patch.dict(os.environ, {"JOBMILL_URL": url}):
                     self.assertEqual(backend.url, url)

@@ -8,7 +8,8 @@ from typing import Any
 
 _database = json.loads(os.environ["JOBMILL_TEST_DJANGO"])
 
-DATABASES = {"default": _database}
+#: No test has the second database in its `databases`, so the test runner leaves the real one there.
+DATABASES = {"default": _database, "jobs": {**_database, "NAME": f"{_database['NAME']}_jobs", "TEST": {}}}
 INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import pytest
 
@@ -31,6 +31,18 @@ def database_settings(url: str) -> dict[str, Any]:
         "HOST": parts.hostname or query.get("host", ""),
         "PORT": str(parts.port or query.get("port", "")),
     }
+
+
+def store_url_of(settings: dict[str, Any]) -> str:
+    """The reverse: the URL of a store in the database of an entry of DATABASES."""
+    if settings["ENGINE"].endswith("sqlite3"):
+        return f"sqlite:///{quote(settings['NAME'])}"
+    login = quote(settings["USER"], safe="") + (f":{settings['PASSWORD']}" if settings["PASSWORD"] else "")
+    host, query = settings["HOST"], ""
+    if host.startswith("/"):
+        host, query = "", "?" + urlencode({"host": host, "port": settings["PORT"]})
+    port = f":{settings['PORT']}" if host and settings["PORT"] else ""
+    return f"postgresql://{login}@{host}{port}/{settings['NAME']}{query}"
 
 
 @pytest.mark.slow

@@ -27,22 +27,36 @@ def write_project(page: Path, folder: Path) -> None:
     (folder / "shop/__init__.py").touch()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 5), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
-)
-def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
-    write_project(page, tmp_path)
+def run_tests(folder: Path) -> str:
+    """What the test runner of Django says about the tests of a project, which must pass."""
     ended = subprocess.run(
         [sys.executable, "-m", "django", "test", "--settings=settings", "--pythonpath=.", "shop"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
-    assert f"Ran {tests} test" in ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "tests"), [(PAGE, 6), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+)
+def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
+    write_project(page, tmp_path)
+    assert f"Ran {tests} test" in run_tests(tmp_path)
+
+
+@pytest.mark.slow
+def test_tests_leave_the_real_store_alone(tmp_path: Path) -> None:
+    write_project(PAGE, tmp_path)
+    with (tmp_path / "settings.py").open("a") as settings:
+        settings.write(f'TASKS["default"]["OPTIONS"]["url"] = "sqlite:///{tmp_path}/shop.db"\n')
+    assert "Ran 6 tests" in run_tests(tmp_path)
+    assert not (tmp_path / "shop.db").exists()
 
 
 def test_the_tables_name_what_the_code_has() -> None:

@@ -134,7 +134,9 @@ def _narrow_listing(found: list[Job], now_ms: int) -> Any:
 
 
 def _attempt(job: Job) -> str:
-    maximum = job.options.max_attempts
+    from jobmill.core.limits import shown_limit
+
+    maximum = shown_limit(job.options.max_attempts)
     return str(job.attempt) if maximum is None else f"{job.attempt}/{maximum}"
 
 

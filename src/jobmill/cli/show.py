@@ -92,9 +92,11 @@ def _recurrence(rule: Recurrence) -> str:
 
 
 def _attempt(job: Job) -> str:
+    from jobmill.core.limits import shown_limit
+
     parts = [str(job.attempt)]
-    if job.options.max_attempts is not None:
-        parts[0] += f" of {job.options.max_attempts}"
+    if (limit := shown_limit(job.options.max_attempts)) is not None:
+        parts[0] += f" of {limit}"
     if job.errors:
         parts.append(f"{job.errors} errored")
     if job.crashes:

@@ -86,7 +86,7 @@ class StoreSwap:
 _innermost: ContextVar[StoreSwap | None] = ContextVar("jobmill_using", default=None)
 
 
-def swapped(swaps: list[StoreSwap], own: BoundStore) -> BoundStore:
+def swapped(swaps: list[StoreSwap]) -> BoundStore | None:
     """The store of the innermost of these swaps in this context; else of the last one that holds everywhere."""
     swap = _innermost.get()
     while swap is not None:
@@ -94,4 +94,4 @@ def swapped(swaps: list[StoreSwap], own: BoundStore) -> BoundStore:
         if swap in swaps:
             return swap.bound
         swap = swap.outer
-    return next((one.bound for one in reversed(swaps) if one.everywhere), own)
+    return next((one.bound for one in reversed(swaps) if one.everywhere), None)

@@ -75,6 +75,9 @@ def connect(url: str | None = None, *, store: Store | None = None, who: str = "c
 class Client(ManagesJobs):
     """One store and the handlers of one application: define handlers, enqueue, query and manage jobs."""
 
+    #: Whether callers give due times of their own clock, as Django's `run_after`: the clock of a test kit begins now.
+    gives_times = False
+
     def __init__(self, store: Store, *, who: str = "code") -> None:
         super().__init__(store, limits.check_note(who, "who"))
         self.hooks = Hooks()
@@ -141,6 +144,11 @@ class Client(ManagesJobs):
             known = ", ".join(sorted(self.handlers)) or "none"
             raise HandlerNotFound(f"there is no handler named {name!r} here; known: {known}") from None
 
+    @property
+    def defined_handlers(self) -> dict[str, Handler[..., Any]]:
+        """The handlers that were defined so far. The client of a framework may find others when `handlers` is read."""
+        return self.handlers
+
     def on(self, what: EventType | Moment | Literal["*"]) -> Callable[[F], F]:
         """Call a function on an event ("succeeded", "*") or a moment of a worker ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
@@ -172,11 +180,15 @@ class Client(ManagesJobs):
     @property
     def usage_recorders(self) -> list[UsageRecorder]:
         """What gets usage records. Inside `using(store)` that store stands for the own one, if it has a table."""
-        own, store = self._own.store, self.store
-        if store is own:
-            return self._usage_recorders
+        store = self.store
         instead = [store] if isinstance(store, RecordsUsage) else []
-        return [one for recorder in self._usage_recorders for one in (instead if recorder is own else [recorder])]
+        return [
+            one for recorder in self._usage_recorders for one in (instead if self._is_own(recorder) else [recorder])
+        ]
+
+    def _is_own(self, recorder: UsageRecorder) -> bool:
+        """Whether a usage recorder is the own store of this client."""
+        return recorder is self._own.store
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
@@ -228,6 +240,14 @@ class Client(ManagesJobs):
             if draft.needs:
                 return self._send_flow(drafts, within)
         return (self._send_observed if self.hooks.observers.enqueue else self._send)(drafts, within)
+
+    def send(self, drafts: Sequence[Draft[Any]]) -> list[str]:
+        """Enqueue drafts from code without an event loop, for interfaces of other systems; the ids of the jobs."""
+        return [one.id for one in self.sync.enqueue_many(drafts)]
+
+    def not_yet_enqueued(self) -> str:
+        """For the failure of a test: why a job may be missing, such as a transaction that is still open."""
+        return ""
 
     async def enqueue_group(self, group: Group[Any], *, within: Any = None) -> Flow:
         """Enqueue the drafts of a group, and all that they wait for, in one call."""
@@ -449,10 +469,11 @@ class HandlerDecorator:
             return HandlerDecorator(self._client, options)
         (function,) = fn
         made: Handler[..., Any] = Handler(self._client, function, options)
-        if made.name in self._client.handlers:
-            other = self._client.handlers[made.name].fn
+        defined = self._client.defined_handlers
+        if made.name in defined:
+            other = defined[made.name].fn
             raise InvalidValue(
                 "name", f"a name that no other handler has ({other.__module__}.{other.__qualname__} has it)", made.name
             )
-        self._client.handlers[made.name] = made
+        defined[made.name] = made
         return made

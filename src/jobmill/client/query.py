@@ -44,7 +44,7 @@ class QueriesJobs:
 
     @property
     def _bound(self) -> BoundStore:
-        return swapped(self._swaps, self._own) if self._swaps else self._own
+        return (swapped(self._swaps) or self._own) if self._swaps else self._own
 
     @property
     def store(self) -> Store:

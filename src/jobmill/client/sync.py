@@ -136,7 +136,7 @@ class Sync:
 
     def run_here(self, call: Coroutine[Any, Any, T]) -> T:
         """Run one call in this thread: a connection given as `within=` is often bound to the thread that made it."""
-        if _has_loop():
+        if is_in_loop():
             call.close()
             raise JobmillError(
                 "jobs.sync with within= cannot run in an event loop: await the method of jobs itself,"
@@ -168,7 +168,7 @@ class Sync:
             return self._running
 
 
-def _has_loop() -> bool:
+def is_in_loop() -> bool:
     """Whether this code runs in an event loop."""
     try:
         asyncio.get_running_loop()

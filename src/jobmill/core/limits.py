@@ -13,6 +13,8 @@ from jobmill.errors import InvalidValue
 MAX_NAME = 255
 MAX_KEY = 1_024
 MAX_PRIORITY = 2_097_151
+#: For a job that is retried without an end: nothing shows it as a limit.
+MAX_ATTEMPTS = 2**31 - 1
 KEEP_LAST_WARNED = 10_000
 MAX_LINE_BYTES = 64 * 1024
 MAX_HEADERS_BYTES = 4 * 1024
@@ -174,3 +176,8 @@ def _text(value: object, field: str, most: int, never: re.Pattern[str], never_te
     if units > most or never.search(value):
         raise InvalidValue(field, expected, value)
     return value
+
+
+def shown_limit(max_attempts: int | None) -> int | None:
+    """The limit of attempts to show; None where it means no limit."""
+    return None if max_attempts == MAX_ATTEMPTS else max_attempts

@@ -1,29 +1,20 @@
-"""The backend: Django's Tasks as jobs of Jobmill.
-
-Django makes a backend for each thread. The client, with its connections and its thread for sync code, is made once for
-each process and URL.
-"""
+"""The backend: Django's Tasks as jobs of Jobmill. Django makes a backend for each thread."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
-import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
-from django.db.backends.base.base import NO_DB_ALIAS
 from django.utils import timezone
-from msgspec import Struct
 
-from jobmill.client.client import Client, connect
+from jobmill.client.client import Client
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import Job
 from jobmill.django import checks
+from jobmill.django.client import DjangoClient, client_of
 from jobmill.django.database import is_same_database, url_of_database, uses_psycopg3
 from jobmill.django.discovery import check_importable, task_named
 from jobmill.django.interface import (
@@ -34,7 +25,9 @@ from jobmill.django.interface import (
     task_backends,
     task_enqueued,
 )
+from jobmill.django.on_commit import SendOnCommit
 from jobmill.django.results import new_result, result_of
+from jobmill.django.store_now import store_now
 from jobmill.django.task import (
     ERROR_OPTIONS,
     JOB_OPTIONS,
@@ -70,36 +63,18 @@ class JobmillBackend(BaseTaskBackend):
         self.database: str = self.options.get("database", "default")
         self._given = {name: self.options[name] for name in (*JOB_OPTIONS, *ERROR_OPTIONS) if name in self.options}
         self._base: int = self.options.get("priority_base", PRIORITY_BASE)
-        self._found: _StoreNow | None = None
 
     # ------------------------------------------------------------------------------------------------ the store
 
     @property
     def url(self) -> str:
         """The URL of the store."""
-        return self._now().url
-
-    def _now(self) -> _StoreNow:
-        """What follows from the settings of the database. A test runner may change them, so they are compared."""
-        database, variable = connections[self.database].settings_dict, os.environ.get("JOBMILL_URL")
-        found = self._found
-        if found is None or found.database != database or found.variable != variable:
-            found = self._found = _StoreNow(copy.deepcopy(database), variable, self._url())
-        return found
-
-    def _url(self) -> str:
-        url = self.options.get("url") or url_of_database(self.database) or os.environ.get("JOBMILL_URL")
-        if not url:
-            raise ImproperlyConfigured(
-                f"Jobmill has no store for DATABASES[{self.database!r}]: give OPTIONS['url'] of TASKS[{self.alias!r}], "
-                "or set JOBMILL_URL"
-            )
-        return str(url)
+        return store_now(self.alias).url
 
     @property
-    def client(self) -> Client:
+    def client(self) -> DjangoClient:
         """The client of this process."""
-        return _client(self.alias, self.url)
+        return client_of(self.alias)
 
     @property
     def is_in_database(self) -> bool:
@@ -111,14 +86,14 @@ class JobmillBackend(BaseTaskBackend):
         """Whether jobs can be enqueued in transactions of Django."""
         vendor = connections[self.database].vendor
         is_known = vendor == "sqlite" or (vendor == "postgresql" and uses_psycopg3())
-        return is_known and isinstance(self.client.store, EnqueuesWithin)
+        return is_known and isinstance(self.client.own_store, EnqueuesWithin)
 
     @property
     def transaction(self) -> str:
         """The mode: as given, else "join" where jobs are in the database of Django, else "on_commit"."""
         if given := self.options.get("transaction"):
             return str(given)
-        found = self._now()
+        found = store_now(self.alias)
         if found.mode is None:
             found.mode = "join" if self.is_in_database and self.can_join else "on_commit"
         return found.mode
@@ -136,7 +111,7 @@ class JobmillBackend(BaseTaskBackend):
         return "" if self.alias == "default" else f" --backend {self.alias}"
 
     @contextlib.contextmanager
-    def _remedy_of_django(self) -> Iterator[None]:
+    def remedy_of_django(self) -> Iterator[None]:
         """Name the command of Django: `jobmill migrate` does not know TASKS, and would migrate another store."""
         try:
             yield
@@ -161,27 +136,35 @@ class JobmillBackend(BaseTaskBackend):
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
-        with self._remedy_of_django():
+        with self.remedy_of_django():
             return self._enqueue(task, args, kwargs)
 
     def _enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         client, draft, result = self._prepared(task, args, kwargs)
-        mode = self.transaction
-        if mode == "join" and client.store.name == "memory":  # for the time of a test, which may roll back
-            mode = "on_commit"
-        connection: Any = None if mode == "none" else connections[self.database]
-        if mode == "join" and _is_in_transaction(connection):
-            connection.validate_no_broken_transaction()
-            (enqueued,) = client.sync.enqueue_many([draft], within=connection.connection)
-            result = self._enqueued(result, enqueued, client)
-        elif mode == "on_commit" and _is_in_transaction(connection):
-            send = functools.partial(client.sync.enqueue_many, [draft])
-            transaction.on_commit(self._remedy_of_django()(send), using=self.database)
-        else:
-            (enqueued,) = client.sync.enqueue_many([draft])
-            result = self._enqueued(result, enqueued, client)
+        sent = self.send([draft])
+        if sent is not None:
+            result = self._enqueued(result, sent[0], client)
         task_enqueued.send(type(self), task_result=result)
         return result
+
+    def send(self, drafts: Sequence[Draft[Any]]) -> list[Enqueued[Any]] | None:
+        """Enqueue drafts in the transaction that is open, or at once; None if they wait for the commit."""
+        mode, sync, connection = self.mode_now(), self.client.sync, connections[self.database]
+        if mode == "none":
+            return sync.enqueue_many(drafts)
+        if mode == "on_commit":
+            transaction.on_commit(SendOnCommit(self, drafts), using=self.database)
+            return None
+        connection.validate_no_broken_transaction()
+        return sync.enqueue_many(drafts, within=connection.connection)
+
+    def mode_now(self) -> str:
+        """The mode for what is enqueued now: "none" where no transaction is open."""
+        mode = self.transaction
+        if mode == "none" or not _is_in_transaction(connections[self.database]):
+            return "none"
+        # For the time of a test, which may roll back, the store is another one, or in memory.
+        return "on_commit" if self.client.is_swapped or self.client.store.name == "memory" else mode
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a Task from async code.
@@ -191,7 +174,7 @@ class JobmillBackend(BaseTaskBackend):
         if self.transaction != "none":
             return await super().aenqueue(task, args, kwargs)
         client, draft, result = self._prepared(task, args, kwargs)
-        with self._remedy_of_django():
+        with self.remedy_of_django():
             (enqueued,) = await client.enqueue_many([draft])
         if enqueued.status == "created":
             result = self._enqueued(result, enqueued, client)
@@ -213,11 +196,18 @@ class JobmillBackend(BaseTaskBackend):
             id=id,
             queue=task.queue_name,
             priority=self.to_priority(task.priority),
-            due_at=_aware(task.run_after),
+            due_at=self._due_at(task.run_after),
             **for_job(options := self.options_for(task)),
             **from_arguments(task, options, args, kwargs),
         )
         return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())
+
+    def _due_at(self, at: Any) -> Any:
+        """The time as the store takes it. The clock of a test kit may be another: there the delay is the same."""
+        at = timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at
+        if at is None or not self.client.is_swapped:
+            return at
+        return at + (to_datetime(self.client.store.now()) - timezone.now())
 
     def _enqueued(self, result: Any, enqueued: Enqueued[Any], client: Client) -> Any:
         """The result of the new job, by the clock of the store; or of the live job that has the same unique key."""
@@ -251,7 +241,7 @@ class JobmillBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of the job with this id."""
         try:
-            with self._remedy_of_django():
+            with self.remedy_of_django():
                 return self.result_of(self.client.sync.get(result_id))
         except JobNotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
@@ -259,7 +249,7 @@ class JobmillBackend(BaseTaskBackend):
     async def aget_result(self, result_id: str) -> Any:
         """The result of the job with this id."""
         try:
-            with self._remedy_of_django():
+            with self.remedy_of_django():
                 return self.result_of(await self.client.get(result_id))
         except JobNotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
@@ -273,55 +263,9 @@ class JobmillBackend(BaseTaskBackend):
         yield from checks.check_backend(self)
 
 
-class _StoreNow(Struct):
-    """What a backend has found out about its store, and the settings that it comes from."""
-
-    database: dict[str, Any]
-    variable: str | None
-    url: str
-    mode: str | None = None
-
-
 def _is_in_transaction(connection: Any) -> bool:
     """Whether the connection has a transaction that is not committed by each statement."""
     return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
-
-
-def _aware(at: Any) -> Any:
-    return timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at
-
-
-# ---------------------------------------------------------------------------------------------------- of the process
-
-_clients: dict[tuple[str, str], Client] = {}
-_lock = threading.Lock()
-
-
-def _client(alias: str, url: str) -> Client:
-    found = _clients.get((alias, url))
-    if found is None:
-        with _lock:
-            found = _clients.setdefault((alias, url), connect(url, who="django"))
-    return found
-
-
-def forget_clients(setting: str, **_: Any) -> None:
-    """Close all clients when a test changes the settings that they were made from."""
-    if setting in ("TASKS", "DATABASES"):
-        clients = list(_clients.values())
-        _clients.clear()
-        for one in clients:
-            one.sync.close()
-
-
-def close_clients(connection: Any, **_: Any) -> None:
-    """Close all clients where Django connects to no database, as it does to create, copy or drop one of the tests.
-
-    PostgreSQL refuses that while somebody is connected. The clients open again with their next call.
-    """
-    if connection.alias == NO_DB_ALIAS:
-        for one in _clients.values():
-            one.sync.close()
 
 
 def backends() -> Iterator[JobmillBackend]:
@@ -332,12 +276,13 @@ def backends() -> Iterator[JobmillBackend]:
                 yield found
 
 
-def client(alias: str = "default") -> Client:
-    """The client of a backend, with all Tasks as its handlers: `client().sync.tick()` runs what is due."""
-    from jobmill.django.runs import add_handlers
+def client(alias: str = "default") -> DjangoClient:
+    """The client of a backend, with all Tasks as its handlers: `client().sync.tick()` runs what is due.
 
+    It is the same one for the whole process, so a module may keep it. During tests it uses the store of the tests.
+    """
     backend = task_backends[alias]
     if not isinstance(backend, JobmillBackend):
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of Jobmill")
-    add_handlers(backend)
+    backend.client.find_tasks_again()
     return backend.client

@@ -18,7 +18,7 @@ from jobmill.errors import InvalidValue, JobmillError, MissingExtra, SchemaTooOl
 if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
 
-KNOWN = ("url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS, *ERROR_OPTIONS)
+KNOWN = ("url", "test_url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS, *ERROR_OPTIONS)
 MODES = ("join", "on_commit", "none")
 
 
@@ -32,7 +32,7 @@ def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
         return
     yield from _check_paths(backend, where)
     try:
-        backend.client  # noqa: B018 - it imports the driver
+        backend.client.own_store  # noqa: B018 - it imports the driver
     except MissingExtra as error:
         yield checks.Error(f"{where}: {error}", id="jobmill.E001")
     except (ImproperlyConfigured, JobmillError) as error:
@@ -77,7 +77,7 @@ def _check_paths(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMe
 
 
 def _why_not_join(backend: JobmillBackend) -> str | None:
-    store, vendor = backend.client.store.name, connections[backend.database].vendor
+    store, vendor = backend.client.own_store.name, connections[backend.database].vendor
     if store not in ("sqlite", "postgres") or {"sqlite": "sqlite", "postgres": "postgresql"}[store] != vendor:
         return f"the jobs are in a {store} store, and DATABASES[{backend.database!r}] is {vendor}"
     return None if backend.can_join else "Django uses psycopg2 here; install psycopg 3"

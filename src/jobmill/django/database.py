@@ -16,13 +16,17 @@ _SSL = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 _ADVICE = 'give OPTIONS["url"] of this entry of TASKS'
 
 
-def url_of_database(alias: str) -> str | None:
-    """The URL of the store in this database; None if Jobmill has no store for databases of this kind."""
+def url_of_database(alias: str, name: str | None = None) -> str | None:
+    """The URL of the store in this database, or in the one of this name on the same server.
+
+    None if Jobmill has no store for databases of this kind.
+    """
     connection: Any = connections[alias]
-    given = connection.settings_dict
+    given = connection.settings_dict if name is None else {**connection.settings_dict, "NAME": name}
     if connection.vendor == "sqlite":
         # A database in the memory of this process, as tests have it: the jobs are there too.
-        return "memory://" if connection.is_in_memory_db() else _sqlite(str(given["NAME"]), alias)
+        is_in_memory = connection.creation.is_in_memory_db(given["NAME"])
+        return "memory://" if is_in_memory else _sqlite(str(given["NAME"]), alias)
     if connection.vendor == "postgresql":
         return _postgres(given, alias)
     return None

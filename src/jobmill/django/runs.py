@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,16 @@ from django.db import close_old_connections, connections, reset_queries
 from django.utils import timezone, translation
 
 from jobmill.core.events import Event
-from jobmill.django.discovery import find_tasks
 from jobmill.django.interface import TaskContext, normalize_json, task_backends, task_finished, task_started
 from jobmill.django.results import succeeded
 from jobmill.django.task import for_job, recurring_tasks
 from jobmill.errors import JobNotFound
 from jobmill.handlers.context import Context
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import error_types
 
 if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
-
-#: Two first requests for the dashboard may come at once.
-_lock = threading.Lock()
 
 
 class ResultNotJSON(TypeError):
@@ -40,14 +37,11 @@ class JobmillContext(TaskContext):
     jobmill: Context
 
 
-def add_handlers(backend: JobmillBackend) -> None:
-    """Make each Task of this backend a handler of its client. A second call adds those that are new."""
-    client = backend.client
-    tasks = find_tasks()
-    with _lock:
-        for path, task in tasks.items():
-            if path not in client.handlers and _is_of(task, backend):
-                _add_handler(backend, task, path)
+def add_handlers(backend: JobmillBackend, tasks: dict[str, Any], handlers: dict[str, Handler[..., Any]]) -> set[str]:
+    """Make each of these Tasks a handler, if it is one of this backend and new; the paths of the new ones."""
+    new = {path: task for path, task in tasks.items() if path not in handlers and _is_of(task, backend)}
+    handlers |= {path: _task_handler(backend, task, path) for path, task in new.items()}
+    return set(new)
 
 
 def _is_of(task: Any, backend: JobmillBackend) -> bool:
@@ -58,18 +52,31 @@ def _is_of(task: Any, backend: JobmillBackend) -> bool:
     return not (isinstance(own, type(backend)) and own.url == backend.url)
 
 
-def _add_handler(backend: JobmillBackend, task: Any, path: str) -> None:
+def _task_handler(backend: JobmillBackend, task: Any, path: str) -> Handler[..., Any]:
     recurs = recurring_tasks.get(path) if task.backend == backend.alias else None
     options = backend.options_for(task)
-    backend.client.handler(
-        name=path,
-        queue=task.queue_name,
-        priority=backend.to_priority(task.priority),
-        retry_on=options.get("retry_on", ()),
-        fail_on=(ResultNotJSON, *error_types(options.get("fail_on", ()), "fail_on")),
+    given = {
+        "name": path,
+        "queue": task.queue_name,
+        "priority": backend.to_priority(task.priority),
+        "retry_on": options.get("retry_on", ()),
+        "fail_on": (ResultNotJSON, *error_types(options.get("fail_on", ()), "fail_on")),
         **for_job(options),
         **({} if recurs is None else recurs.options),
-    )(_handler(backend, task))
+    }
+    return Handler(backend.client, _handler(backend, task), given)
+
+
+@contextlib.contextmanager
+def as_in_request() -> Iterator[None]:
+    """What Django does around a request: database connections that are broken or too old are closed."""
+    close_old_connections()
+    reset_queries()
+    try:
+        with translation.override(settings.LANGUAGE_CODE):
+            yield
+    finally:
+        close_old_connections()
 
 
 def _handler(backend: JobmillBackend, task: Any) -> Callable[..., Any]:
@@ -78,18 +85,13 @@ def _handler(backend: JobmillBackend, task: Any) -> Callable[..., Any]:
         return result, (JobmillContext(task_result=result, jobmill=context),) if task.takes_context else ()
 
     def run(context: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
-        close_old_connections()
-        reset_queries()
-        try:
-            with translation.override(settings.LANGUAGE_CODE):
-                result, first = started(context)
-                task_started.send_robust(type(backend), task_result=result)
-                value = _plain(task.func(*first, *(args or ()), **(kwargs or {})))
-                if not context.cancelled:  # else the value does not count: the task was cancelled, or it runs again
-                    task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
-                return value
-        finally:
-            close_old_connections()
+        with as_in_request():
+            result, first = started(context)
+            task_started.send_robust(type(backend), task_result=result)
+            value = _plain(task.func(*first, *(args or ()), **(kwargs or {})))
+            if not context.cancelled:  # else the value does not count: the task was cancelled, or it runs again
+                task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
+            return value
 
     async def arun(context: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
         # The database calls of each run have a thread of their own, as those of a request have in Django.
@@ -119,12 +121,13 @@ def announce_failures(backend: JobmillBackend) -> None:
     """Send `task_finished` for jobs that failed: only their settlement says that no attempt is left."""
 
     async def on_failed(event: Event) -> None:
-        handler = backend.client.handlers.get(event.name)
+        if event.name not in backend.client.task_paths:  # it is no Task: the client may have other handlers
+            return
         try:
             job = await backend.client.get(event.job_id)
         except JobNotFound:  # `keep_failed` is 0
             return
-        if handler is not None and job.state == "failed":
+        if job.state == "failed":
             async with ThreadSensitiveContext():
                 result = await sync_to_async(backend.result_of)(job)
                 await task_finished.asend_robust(type(backend), task_result=result)

@@ -12,18 +12,16 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.csrf import csrf_exempt
 
-from jobmill.client.client import Client
 from jobmill.dashboard import ACTIONS, Access, Dashboard
 from jobmill.dashboard.view import WSGI_ENVIRON
 from jobmill.dashboard.wsgi import wsgi_app
 from jobmill.django.backend import client
-from jobmill.django.interface import task_backends
 
 #: What a visitor may do, in the variables of the request.
 _ACCESS = "jobmill.access"
 
-#: By backend and options: a client, and its dashboard as a WSGI app.
-_dashboards: dict[str, tuple[Client, Any]] = {}
+#: By backend and options: a dashboard as a WSGI app.
+_dashboards: dict[str, Any] = {}
 
 
 # The dashboard itself accepts only forms of its own origin.
@@ -36,11 +34,9 @@ def dashboard(request: Any, path: str, alias: str = "default", **options: Any) -
             raise PermissionDenied("the permission jobmill.view is missing")
         return redirect_to_login(request.get_full_path(), _login_url())
     key = f"{alias} {sorted(options.items())}"
-    if key not in _dashboards or _dashboards[key][0] is not task_backends[alias].client:
-        # The first request, or a test has changed the settings.
-        jobs = client(alias)
-        _dashboards[key] = jobs, wsgi_app(Dashboard(jobs, authorize=_authorize, **options))
-    app = _dashboards[key][1]
+    if key not in _dashboards:
+        _dashboards[key] = wsgi_app(Dashboard(client(alias), authorize=_authorize, **options))
+    app = _dashboards[key]
     started: list[Any] = []
     parts = app(_environ(request, path) | {_ACCESS: access}, lambda *start: started.append(start))
     ((status, headers),) = started

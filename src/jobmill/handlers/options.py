@@ -183,7 +183,7 @@ def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
     options: dict[str, Any] = {}
     for field in ("max_attempts", "max_crashes"):
         if given.get(field) is not None:
-            options[field] = limits.check_int(given[field], field, 1, 2**31 - 1)
+            options[field] = limits.check_int(given[field], field, 1, limits.MAX_ATTEMPTS)
     if given.get("backoff") is not None and not callable(given["backoff"]):
         options["backoff"] = backoff(given["backoff"])
     if "timeout" in given:

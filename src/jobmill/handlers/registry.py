@@ -16,8 +16,11 @@ from jobmill.store import Store
 class Registry(Protocol):
     """A store, and the handlers, hooks and usage recorders of one application. A Client is one."""
 
-    handlers: dict[str, Handler[..., Any]]
     hooks: Hooks
+
+    @property
+    def handlers(self) -> dict[str, Handler[..., Any]]:
+        """The handlers by name."""
 
     @property
     def store(self) -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from jobmill.client.query import matching
+from jobmill.client.sync import is_in_loop
 from jobmill.core.durations import Duration, instant_ms, shown_ms, to_datetime, to_ms
 from jobmill.core.job import Job, State
 from jobmill.core.values import EVERYTHING
@@ -37,6 +38,16 @@ class HasPath(Protocol):
     @property
     def module_path(self) -> str:
         """The name of its handler."""
+        ...
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function."""
+        ...
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the first argument of the function is a context."""
         ...
 
 
@@ -98,14 +109,15 @@ class EnqueuedJobs:
             if len(found) == 1:
                 return found[0]
             if time.monotonic() >= end:
-                raise AssertionError(f"{asked.failure(found, jobs, 1)}\n(after {timeout})")
+                why = asked.failure(found, jobs, 1) + self._client.not_yet_enqueued()
+                raise AssertionError(f"{why}\n(after {timeout})")
             await asyncio.sleep(EVERY_S)
 
     # ------------------------------------------------------------------------------------------------ how
 
     def _wait_for(self, wanted: _Wanted, count: int | None, within: Duration | None) -> list[Job]:
         end = time.monotonic() + (0 if within is None else to_ms(within, "within") / 1000)
-        if within is not None and _is_in_loop():
+        if within is not None and is_in_loop():
             raise InvalidValue("within", "nothing in an async test", within, "await enqueued.soon(..., timeout=...)")
         while True:
             jobs = self._jobs()
@@ -113,7 +125,7 @@ class EnqueuedJobs:
             if len(found) == count or (count is None and found):
                 return found
             if time.monotonic() >= end:
-                raise AssertionError(wanted.failure(found, jobs, count))
+                raise AssertionError(wanted.failure(found, jobs, count) + self._client.not_yet_enqueued())
             time.sleep(EVERY_S)
 
     def _jobs(self) -> list[Job]:
@@ -151,8 +163,16 @@ _PLAIN = ("state", "queue", "priority", "unique_key", "tenant", "headers")
 class _Wanted:
     """What a test wants of a job."""
 
-    def __init__(self, name: str | None, payload: dict[str, Any], options: WantedOptions) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        payload: dict[str, Any],
+        options: WantedOptions,
+        task: inspect.Signature | None = None,
+    ) -> None:
         self._name = name
+        #: Of a task of Django, whose arguments are in two fields of the payload.
+        self._task = task
         # As the store has it: a date is a text.
         self._payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(to_plain(payload, "payload")))
         self._given = options
@@ -166,24 +186,22 @@ class _Wanted:
         """From the keywords of a call. An unknown field is an error: nothing could ever match it."""
         options: Any = {field: value for field, value in given.items() if field in WantedOptions.__annotations__}
         payload = {field: value for field, value in given.items() if field not in options}
-        if isinstance(job, Handler):
-            parameters = inspect.signature(job.fn).parameters
-            for field in options:
-                if field in parameters and field != "payload":
-                    advice = f"{job.name} has a parameter of this name: write payload={{{field!r}: ...}}"
-                    raise InvalidValue(field, "an option of the job", given[field], advice)
-            payload |= options.get("payload", {})
-            known = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
-            for field in payload:
-                if field not in known and len(known) == len(parameters):
-                    raise InvalidValue(field, f"one of the parameters of {job.name}: {', '.join(known)}", field)
-        else:
-            payload |= options.get("payload", {})
-        if isinstance(job, Handler):
-            name: str | None = job.name
-        else:
-            name = job if job is None or isinstance(job, str) else job.module_path
-        return _Wanted(name, payload, options)
+        if job is None or isinstance(job, str):
+            return _Wanted(job, payload | options.get("payload", {}), options)
+        name, signature = (job.name, inspect.signature(job.fn)) if isinstance(job, Handler) else _of_task(job)
+        for field in options:
+            if field in signature.parameters and field != "payload":
+                advice = f"{name} has a parameter of this name: write payload={{{field!r}: ...}}"
+                raise InvalidValue(field, "an option of the job", given[field], advice)
+        payload |= options.get("payload", {})
+        parameters = signature.parameters.values()
+        known = [one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        more = () if isinstance(job, Handler) else ("args", "kwargs")
+        for field in payload:
+            if field not in (*known, *more) and not takes_any:
+                raise InvalidValue(field, f"one of the parameters of {name}: {', '.join((*known, *more))}", field)
+        return _Wanted(name, payload, options, None if isinstance(job, Handler) else signature)
 
     def __str__(self) -> str:
         """As a call."""
@@ -204,7 +222,10 @@ class _Wanted:
         return found + self._time_differences(job)
 
     def _payload_differences(self, job: Job) -> list[Difference]:
-        return list(_differences("", job.payload, self._payload)) if self._payload else []
+        payload = job.payload
+        if self._task is not None and job.name == self._name:
+            payload = _arguments(self._task, payload)
+        return list(_differences("", payload, self._payload)) if self._payload else []
 
     def _time_differences(self, job: Job) -> list[Difference]:
         found, about = [], f" (± {shown_ms(self._delta_ms)})"
@@ -239,6 +260,24 @@ class _Wanted:
         return "\n".join(lines)
 
 
+def _of_task(task: HasPath) -> tuple[str, inspect.Signature]:
+    """The name and the parameters of a task of Django, without its context."""
+    signature = inspect.signature(task.func)
+    skipped = 1 if task.takes_context else 0
+    return task.module_path, signature.replace(parameters=[*signature.parameters.values()][skipped:])
+
+
+def _arguments(task: inspect.Signature, payload: Any) -> dict[str, Any]:
+    """The payload of a task of Django, and its arguments by the names of its parameters."""
+    try:
+        bound = task.bind(*payload["args"], **payload["kwargs"])
+    except (TypeError, KeyError):  # enqueued by other code, with arguments that the task does not take
+        return payload if isinstance(payload, dict) else {}
+    bound.apply_defaults()
+    others = [bound.arguments.pop(one.name) for one in task.parameters.values() if one.kind is one.VAR_KEYWORD]
+    return {**bound.arguments, **{name: value for named in others for name, value in named.items()}, **payload}
+
+
 def _differences(path: str, found: Any, wanted: Any) -> Iterator[Difference]:
     """Where a value is not as wanted. Other fields of an object may have any value; an empty object is only itself."""
     if wanted and isinstance(wanted, dict) and isinstance(found, dict):
@@ -259,11 +298,3 @@ def _counted(count: int) -> str:
 def _shown(job: Job) -> str:
     due = f", due at {job.due_at}" if job.state == "waiting" else ""
     return f"  {shown_call(job)}: {job.state}, queue {job.queue}{due}"
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

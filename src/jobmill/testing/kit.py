@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 START_MS = 1_893_456_000_000
 
 
+def clock_for(client: Client) -> ManualClock:
+    """The clock of a test: it begins in 2030, or at the present where the application gives times and not delays."""
+    return ManualClock(round(time.time() * 1000) if client.gives_times else START_MS)
+
+
 class LeftoverJobWarning(UserWarning):
     """A test ended with a job that still ran, or with a failed job that nobody had read."""
 
@@ -46,7 +52,7 @@ class Kit:
         self, client: Client, store: str = "memory", *, clock: ManualClock | None = None, room: str = ROOM
     ) -> None:
         self.jobs = client
-        self.clock = ManualClock(START_MS) if clock is None else clock
+        self.clock = clock_for(client) if clock is None else clock
         self._folder = tempfile.TemporaryDirectory(prefix="jobmill-test-") if store == "sqlite" else None
         folder = Path("." if self._folder is None else self._folder.name)
         self.store = make_store(store, self.clock, folder, room)

@@ -84,12 +84,11 @@ def jobmill_client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture
-def jobmill_clock() -> ManualClock:
-    """The clock of the store, which begins at 2030-01-01T00:00Z. Only the test moves it."""
-    from jobmill.testing.clock import ManualClock
-    from jobmill.testing.kit import START_MS
+def jobmill_clock(jobmill_client: Client) -> ManualClock:
+    """The clock of the store, which begins at 2030-01-01T00:00Z, with Django now. Only the test moves it."""
+    from jobmill.testing.kit import clock_for
 
-    return ManualClock(START_MS)
+    return clock_for(jobmill_client)
 
 
 @pytest.fixture

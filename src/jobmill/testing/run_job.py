@@ -51,7 +51,7 @@ class RunJob:
         (enqueued,) = await Client(store).enqueue_many([draft])
         await store.change([enqueued.id], Reschedule(NOW))
         runner = JobRunner(self._client, store)
-        runner.registry.handlers = {draft.name: alone}
+        runner.registry.only = {draft.name: alone}
         async with runner.lifespans() as lifespans:
             runs = await runner.tick(1, lifespans)
         if not runs:

@@ -18,6 +18,7 @@ from jobmill.errors import JobFailed, StoreUnavailable
 from jobmill.handlers.context import Context
 from jobmill.handlers.draft import Draft
 from jobmill.handlers.enqueued import Enqueued
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.observers import RunEnd
 from jobmill.store import Store
 from jobmill.worker.lifespans import Lifespans
@@ -144,14 +145,20 @@ class RecordingRegistry:
         # Not the client: recurrences that handlers declare are no jobs that the test enqueues.
         self._plain = Client(store)
         self.store = cast(Store, watched)
-        self.handlers = client.handlers
         self.hooks = client.hooks.with_run_observer(self._record)
+        #: The only handlers, where a test runs one of them.
+        self.only: dict[str, Handler[..., Any]] | None = None
         #: By job id and number of claims.
         self.ends: dict[tuple[str, int], RunEnd] = {}
 
     def __getattr__(self, name: str) -> Any:
         """What a worker needs of the client, such as its usage recorders."""
         return getattr(self._client, name)
+
+    @property
+    def handlers(self) -> dict[str, Handler[..., Any]]:
+        """The handlers of the client, as they are now."""
+        return self._client.handlers if self.only is None else self.only
 
     async def open(self) -> None:
         """Open the store."""

@@ -89,6 +89,7 @@ class Worker:
         """
         self._check_not_running()
         _check_handlers(self._registry)
+        self._context = self._new_context()  # a client of Django refuses a real store in a test
         self._begun = True
         self._stopping = None
         self._is_recycling = self.recycled = False
@@ -118,7 +119,7 @@ class Worker:
         self._health: Health | None = None
         self._announcer: Announcer | None = None
         self._monitor: LoopMonitor | None = None
-        context = self._context = self._new_context()
+        context = self._context
         self._registry.hooks.count_enqueued.append(context.counts.enqueued)
         self._exchangers = self._new_exchangers(context, once)
         context.hooks.start()

@@ -173,8 +173,6 @@ def _parts(given: tuple[Any, ...]) -> list[Any]:
 
 
 def _enqueue(last: Drafted, binding: Binding) -> Any:
-    if isinstance(last, Draft):
-        return AsyncResult(binding.client.sync(last.enqueue()).id, binding)
-    enqueued = binding.client.sync.enqueue_many(list(last.drafts))
-    results: list[AsyncResult[Any]] = [AsyncResult(one.id, binding) for one in enqueued]
-    return GroupResult(enqueued[0].id, results)
+    drafts = (last,) if isinstance(last, Draft) else last.drafts
+    results: list[AsyncResult[Any]] = [AsyncResult(id, binding) for id in binding.client.send(drafts)]
+    return results[0] if isinstance(last, Draft) else GroupResult(results[0].id, results)

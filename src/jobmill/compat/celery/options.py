@@ -87,6 +87,8 @@ REFUSED = {
     "map": _WORKFLOWS,
     "starmap": _WORKFLOWS,
     "replace": _WORKFLOWS,
+    "delay_on_commit": "use delay: in Django it joins the open transaction",
+    "apply_async_on_commit": "use apply_async: in Django it joins the open transaction",
     "args": "a retry has the arguments of its job",
     "kwargs": "a retry has the arguments of its job",
     "throw": "retry() always raises",

@@ -17,7 +17,7 @@ from jobmill.compat.celery.result import AsyncResult, TaskRevokedError
 from jobmill.compat.tagged import from_tagged, to_tagged
 from jobmill.core.durations import instant_ms, shown_ms, to_datetime, to_ms
 from jobmill.core.job import Job
-from jobmill.core.limits import check_int
+from jobmill.core.limits import MAX_ATTEMPTS, check_int
 from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
 from jobmill.handlers.draft import Draft
@@ -29,7 +29,6 @@ R = TypeVar("R")
 
 #: The header with the time after which a job must not start, in milliseconds.
 EXPIRES = "celery-expires"
-FOREVER = 2**31 - 1
 
 
 class Retry(Exception):
@@ -151,8 +150,8 @@ class Task(Generic[P, R]):
             time_limit=time_limit,
             headers=headers,
         )
-        (enqueued,) = self.binding.client.sync.enqueue_many([draft])
-        return AsyncResult(enqueued.id, self.binding)
+        (id,) = self.binding.client.send([draft])
+        return AsyncResult(id, self.binding)
 
     def draft(
         self,
@@ -256,7 +255,7 @@ class Task(Generic[P, R]):
         given: dict[str, Any] = {name: options[name] for name in ("queue", "isolate") if name in options}
         # A call of retry() may raise the limit of a bound task, so that only `backoff` decides there.
         endless = self._bind or self.max_retries is None
-        given["max_attempts"] = FOREVER if endless else check_int(self.max_retries, "max_retries", 0) + 1
+        given["max_attempts"] = MAX_ATTEMPTS if endless else check_int(self.max_retries, "max_retries", 0) + 1
         if options.get("acks_late") is False or options.get("reject_on_worker_lost") is False:
             given["max_crashes"] = 1
         if "time_limit" in options:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from jobmill.core.explain import AHEAD_SHOWN, RUNNING_SHOWN, Facts, Reason, explain, fine
 from jobmill.core.job import Job, keep_final
 from jobmill.core.lifecycle import policy
+from jobmill.core.limits import shown_limit
 from jobmill.core.tallies import Tally
 from jobmill.core.values import Depth, Filter, LogLine, QueueSettings
 from jobmill.dashboard.timeline import BarPart, Shape, TimelineEntry, bar, state_of, steps, time_spent
@@ -155,8 +156,8 @@ def _max_attempts(view: View, job: Job) -> int | None:
     """The limit of the job, else that of its handler, if this process knows the handler."""
     handler = view.jobs.handlers.get(job.name)
     if handler is None:
-        return job.options.max_attempts
-    return policy(job.options, handler.policy).max_attempts
+        return shown_limit(job.options.max_attempts)
+    return shown_limit(policy(job.options, handler.policy).max_attempts)
 
 
 def _kept_until(job: Job) -> int | None:

@@ -16,6 +16,7 @@ from jobmill.core.cursors import leads_back
 from jobmill.core.durations import shown_ms
 from jobmill.core.job import STATES, Job
 from jobmill.core.lifecycle import policy
+from jobmill.core.limits import shown_limit
 from jobmill.core.values import (
     DEPTH_LIMIT,
     EVERYTHING,
@@ -302,7 +303,8 @@ def _attempt(view: View, job: Job) -> str:
     if handler is None and job.options.max_attempts is None:
         return str(job.attempt)
     rules = policy(job.options) if handler is None else policy(job.options, handler.policy)
-    return f"{job.attempt} of {rules.max_attempts}"
+    limit = shown_limit(rules.max_attempts)
+    return str(job.attempt) if limit is None else f"{job.attempt} of {limit}"
 
 
 def _why(view: View, job: Job, shape: str, workers: Sequence[WorkerCard] | None) -> str:
