@@ -28,6 +28,8 @@ class LoopResources:
         self.pool = ConnectionPool(self.connector.connect, url.pool_size)
         # Only for extending leases, so that a full pool cannot end a lease. Kept however long it is idle.
         self.lease_pool = ConnectionPool(self.connector.connect, 1, math.inf)
+        #: For calls that wait for transactions of others, so that they do not take all connections.
+        self.lock_waits = asyncio.Semaphore(max(1, url.pool_size // 4))
         self.notifications = WorkNotifications(self.connector, self.pool, statements)
         self.cursor = ClaimCursor()
         #: Queues whose feeds were on when last seen: verbs about them take a transaction.
