@@ -71,7 +71,8 @@ class PostgresContext:
         self.url = url
         self.statements = Statements(url.schema)
         self.clock = ServerClock(clock)
-        #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
+        #: Distinguishes the schema from others of its name, in other databases, which may be copies of this one.
+        #: It is known once the store is open.
         self.schema_id: int | None = None
         #: The edge at which the search for lost ones continues: see flows.py.
         self.examined: tuple[str, int] = ("", -1)

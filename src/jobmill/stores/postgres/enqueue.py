@@ -274,7 +274,9 @@ def _flow_columns(new_jobs: Sequence[NewJob], awaited: Set[str], now_ms: int | N
 
 _NO_FLOW: list[list[object]] = [[], [], [], []]
 
-_FIRST_TYPES = ("bigint", "boolean", "boolean", "bigint")
+# The id of a schema includes that of its database: subtract the one of the database that the connection leads to.
+_SCHEMA_ID = "bigint - {database_id}"
+_FIRST_TYPES = ("bigint", "boolean", "boolean", _SCHEMA_ID)
 _ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
 _COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
@@ -283,6 +285,6 @@ TYPES: dict[str, tuple[str, ...]] = {
     "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
     "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
-    "key_owners": ("bigint", "bigint", *["text[]"] * 4),
+    "key_owners": ("bigint", _SCHEMA_ID, *["text[]"] * 4),
     "enqueue_by_policy": (*_FIRST_TYPES[:3], *(f"{one}[]" for one in (*_ROW_TYPES, "boolean", *PLAN_TYPES))),
 }
