@@ -50,6 +50,7 @@ from jobmill.core.values import (
     Settlement,
     Stats,
 )
+from jobmill.errors import StoreBusy
 
 
 class Store(Protocol):
@@ -317,6 +318,22 @@ class EnqueuesWithin(Protocol):
 
     def check_unlocked(self) -> None:
         """Raise StoreBusy where the next write would wait for a lock that the caller's own transaction holds."""
+
+
+class WouldWait(StoreBusy):
+    """Nothing was stored: another transaction has enqueued one of the unique keys, and has not ended."""
+
+
+@runtime_checkable
+class EnqueuesShared(Protocol):
+    """A store in which an open transaction holds up others that enqueue the same unique key."""
+
+    async def enqueue_shared(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        """Like `enqueue`, for several callers with unique keys. Jobs of callers without keys are never in such a call.
+
+        A store that can raises WouldWait instead of waiting. Each caller then calls `enqueue`, so that only those with
+        the key wait.
+        """
 
 
 @runtime_checkable

@@ -197,6 +197,16 @@ def test_off_loopback_without_a_token_it_refuses(app: Shell) -> None:
     assert "could see the jobs: " in app.refused("dashboard", "--host", "0.0.0.0", "--read-only", code=2)
 
 
+def test_off_loopback_a_token_that_can_be_guessed_is_refused(app: Shell) -> None:
+    path = app.folder / "token"
+    path.write_text("15-characters-x\n")
+    said = app.refused("dashboard", "--host", "0.0.0.0", "--token-file", str(path), code=2)
+    assert said.startswith(
+        "jobmill: on 0.0.0.0 other machines could guess the token and see and change the jobs: it has 15"
+    )
+    assert "15-characters-x" not in said
+
+
 def test_a_port_that_is_taken_is_named(app: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

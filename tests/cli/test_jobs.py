@@ -22,7 +22,7 @@ def test_a_list_as_a_table(shell: Shell) -> None:
     assert by_id == {
         waiting: "good default waiting 1 due in 5 m",
         done: "good default succeeded 1 now",
-        failed: "bad default failed 1/1 now RuntimeError: out of paper",
+        failed: "bad default failed 1 now RuntimeError: out of paper",
     }
 
 

@@ -360,3 +360,9 @@ async def test_visitors_with_some_tenants_begin_at_their_jobs(jobs: Client) -> N
     visitor = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants=["acme"])))
     answer = await visitor.get("/")
     assert (answer.status, answer.headers["location"]) == (303, "/jobs")
+
+
+async def test_the_title_of_the_window(jobs: Client) -> None:
+    for title, shown in ((None, "Overview · Jobmill"), ("shop", "Overview · shop · Jobmill")):
+        page = await Visitor(Dashboard(jobs, title=title)).get("/")
+        assert f"<title>{shown}</title>" in page.text

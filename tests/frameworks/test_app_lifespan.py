@@ -140,24 +140,22 @@ async def test_a_function_that_raises_does_not_end_the_worker(jobs: Client, capl
         assert await (await work.enqueue()).result(timeout=10) == 7
 
 
-def uvicorn(url: str, port: int) -> subprocess.Popen[bytes]:
+def uvicorn(url: str, port: int, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "uvicorn", "tests.frameworks.held_app:app", "--port", str(port)]
-    return subprocess.Popen(
-        launched(None, signal.SIGKILL, command),
-        cwd=ROOT,
-        env={**os.environ, "JOBMILL_URL": url},
-        stderr=subprocess.DEVNULL,
-    )
+    with log.open("wb") as errors:
+        return subprocess.Popen(
+            launched(None, signal.SIGKILL, command), cwd=ROOT, env={**os.environ, "JOBMILL_URL": url}, stderr=errors
+        )
 
 
 class Held:
     """uvicorn with a worker inside, and a request that lasts until `end`."""
 
     def __init__(self, folder: Path) -> None:
-        self.url, self.port = f"sqlite:///{folder / 'jobs.db'}", free_port()
+        self.url, self.port, self.log = f"sqlite:///{folder / 'jobs.db'}", free_port(), folder / "log"
 
     async def __aenter__(self) -> Held:
-        self.server = uvicorn(self.url, self.port)
+        self.server = uvicorn(self.url, self.port, self.log)
         self.jobs = await jobmill.connect(self.url).__aenter__()
         await until(self.workers, 60)
         self._reader, self._writer = await until(self._connected, 60)
@@ -195,6 +193,8 @@ class Held:
 @pytest.mark.slow
 async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path: Path) -> None:
     async with Held(tmp_path) as held:
+        (worker,) = await held.jobs.workers()
+        assert f"Jobmill worker {worker.name} runs in this process; " in held.log.read_text()
         held.server.send_signal(signal.SIGTERM)
 
         async def is_gone() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from msgspec import structs
 from pymongo.errors import OperationFailure
 
+import jobmill
 from jobmill.core.changes import Remove
 from jobmill.core.flows import After
 from jobmill.core.job import State
@@ -211,3 +213,17 @@ async def test_what_is_no_transaction_is_refused(store: MongoStore, client: Clie
     with pytest.raises(InvalidValue, match="this one has ended"):
         await store.enqueue_within(session, [new()])
     assert await find_all(store, EVERYTHING) == []
+
+
+async def test_only_jobs_with_unique_keys_wait_for_a_transaction(
+    store: MongoStore, client: Client, mongo_url: str
+) -> None:
+    async with jobmill.connect(mongo_url) as jobs, client.start_session() as session, asyncio.timeout(8):
+        async with await session.start_transaction():
+            await jobs.enqueue("send", unique_key="k", within=session)
+            same = asyncio.create_task(jobs.enqueue("send", unique_key="k"))
+            for _ in range(3):
+                assert (await jobs.enqueue("send")).created
+                assert (await jobs.enqueue_many([jobs.draft("send"), jobs.draft("send")]))[1].created
+            assert not same.done()
+        assert (await same).status == "duplicate"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -104,6 +106,18 @@ async def is_away(call: Awaitable[Any], said: str = "PostgreSQL") -> None:
 
 def pool_of(store: PostgresStore) -> ConnectionPool:
     return store.context.loops.here().pool
+
+
+async def test_the_server_shows_whose_connections_these_are(migrated_url: str) -> None:
+    sign = "&" if "?" in migrated_url else "?"
+    names = {
+        migrated_url: f"jobmill {socket.gethostname()}-{os.getpid()}",
+        f"{migrated_url}{sign}application_name=shop": "shop",
+    }
+    for url, name in names.items():
+        connection = await connector.Connector(url).connect()
+        assert await connection.fetchval("SHOW application_name") == name
+        await connection.close()
 
 
 # ---------------------------------------------------------------------------------------------------- deadlines

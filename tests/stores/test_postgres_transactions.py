@@ -21,8 +21,8 @@ from jobmill import Client, harmonyk
 from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Filter, NewJob, QueueChange, RateLimit, Receipt, Report, after, at
-from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore
+from jobmill.errors import InvalidValue, StoreBusy, StoreUnavailable
+from jobmill.stores.postgres import PostgresStore, enqueue
 from jobmill.stores.postgres.connection import pool
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
@@ -204,9 +204,16 @@ async def test_a_call_that_waits_too_long_is_stopped(
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
     with monkeypatch.context() as patch:
+        patch.setattr(enqueue, "KEY_SECONDS", 0.2)
+        with pytest.raises(StoreBusy, match="another transaction has held the unique key 'k' of 'send' for 0.2 s"):
+            await enqueue_one(store, new("second", key="k"))
+        with pytest.raises(
+            StoreBusy, match="held one of 5 unique keys: 'a' of 'send', 'b' of 'send', 'k' of 'send', …"
+        ):
+            await put(store, *(new(key=key) for key in "abkcd"))
         patch.setattr(pool, "CALL_SECONDS", 0.2)
         with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
-            await enqueue_one(store, new("second", key="k"))
+            await enqueue_one(store, new("first"))
     await put_one(store, new("other"))
 
     async def is_stopped() -> bool:
@@ -215,6 +222,40 @@ async def test_a_call_that_waits_too_long_is_stopped(
     await until(is_stopped)
     await connection.execute("ROLLBACK")
     assert await enqueue_one(store, new("second", key="k")) == Receipt("second", "created")
+
+
+async def test_only_jobs_of_its_key_wait_for_a_transaction(
+    jobs: Client, connection: asyncpg.Connection, url: str
+) -> None:
+    """Of many more requests with this key than there are connections; also what was in one batch with them goes on."""
+    await jobs.enqueue("send", unique_key="k", within=connection)
+    same = [asyncio.create_task(jobs.enqueue("send", unique_key="k")) for _ in range(30)]
+    beside = [asyncio.create_task(jobs.enqueue("send", unique_key=key)) for key in ("in", "batch")]
+    mixed = asyncio.create_task(jobs.enqueue_many([jobs.draft("send"), jobs.draft("send", unique_key="k")]))
+    async with asyncio.timeout(5):
+        await until(lambda: waits(url))
+        for number in range(5):
+            assert (await jobs.enqueue("send")).created
+            assert (await jobs.enqueue("send", unique_key=f"other{number}")).created
+            await jobs.enqueue_many([jobs.draft("send"), jobs.draft("send", unique_key=f"many{number}")])
+            await jobs.chain(jobs.draft("send"), jobs.draft("send")).enqueue()
+            await jobs.enqueue("send", unique_key="rule", every="1h")
+        assert [one.created for one in await asyncio.gather(*beside)] == [True, True]
+        assert not any(task.done() for task in (*same, mixed))
+        await connection.execute("COMMIT")
+        assert {one.status for one in await asyncio.gather(*same)} == {"duplicate"}
+        assert [one.status for one in await mixed] == ["created", "duplicate"]
+
+
+async def test_keys_in_different_orders_are_no_deadlock(jobs: Client, url: str) -> None:
+    async with jobmill.connect(url) as other:
+        for number in range(10):
+            keys = [f"{number}.{key}" for key in range(20)]
+            both = await asyncio.gather(
+                jobs.enqueue_many([jobs.draft("send", unique_key=key) for key in keys]),
+                other.enqueue_many([other.draft("send", unique_key=key) for key in reversed(keys)]),
+            )
+            assert sum(one.created for enqueued in both for one in enqueued) == len(keys)
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])

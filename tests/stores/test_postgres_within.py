@@ -27,6 +27,8 @@ from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
+LONG_AGO = "2020-01-01T00:00:00Z"
+
 
 @pytest.fixture
 async def url(postgres_servers: PostgresServers) -> str:
@@ -254,8 +256,22 @@ async def test_another_database(store: PostgresStore, caller: Caller, request: p
                     await store.enqueue_within(lost.within, jobs)
             # Nothing has failed in it, and nothing was done.
             await lost.commit()
+        # A copy of the database of the store has the same times.
+        await other.context.use(lambda there: there.execute(f"UPDATE jobmill.migrations SET applied_at = '{LONG_AGO}'"))
+        await store.context.use(lambda here: here.execute(f"UPDATE jobmill.migrations SET applied_at = '{LONG_AGO}'"))
+        async with CALLERS[name](url) as lost:
+            await lost.begin()
+            for jobs in ([new()], [every_hour("x")], [keyed(REPLACE)]):
+                with refusal("is another one, made at another time or in another database"):
+                    await store.enqueue_within(lost.within, jobs)
+            await lost.commit()
         assert await find_all(other, EVERYTHING) == []
         await other.close()
+    # The store has noticed that its own database was restored meanwhile.
+    await caller.begin()
+    await store.enqueue_within(caller.within, [new("kept")])
+    await caller.commit()
+    assert await find_all(store, EVERYTHING) == ["kept"]
 
 
 async def test_somebody_who_may_not(store: PostgresStore, url: str) -> None:

@@ -571,5 +571,8 @@ async def test_the_kit_on_every_store(
             assert len(await kit.travel("3h")) == 3
             assert app.ran == ["ada", "ada", "bob", "often", "often"]
             assert kit.enqueued.one(to="ada").crashes == 1
+            for sending in (app.send, app.send.options(unique_key="k")):
+                with kit.flaky_store(0.999, on=["enqueue"]), pytest.raises(StoreUnavailable, match="lost the call"):
+                    await sending.enqueue(to="lost")
             await app.send.options(delay="1h").enqueue(to="left")
             await kit.close_here()

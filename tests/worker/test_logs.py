@@ -35,6 +35,27 @@ async def failed(enqueued: jobmill.Enqueued[Any]) -> None:
         await enqueued.result(timeout=10)
 
 
+async def test_a_job_that_fails_with_its_dependency_is_a_warning_that_says_why(
+    jobs: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.handler(max_attempts=1)
+    async def charge() -> None:
+        raise ValueError("no money")
+
+    @jobs.handler
+    async def send() -> None: ...
+
+    async with Worker(jobs, name="till-1"):
+        first = charge.draft()
+        last = await jobs.chain(first, send.draft()).enqueue()
+        await failed(last)
+    (line,) = lines(caplog, f"job {last.id}")
+    assert line.levelno == logging.WARNING
+    assert line.getMessage().startswith(f"job {last.id} (send) failed and did not run: dependency ")
+    assert line.getMessage().endswith(" failed: ValueError: no money")
+    assert [record.levelno for record in lines(caplog, "(charge)")] == [logging.ERROR]
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 async def test_an_attempt_with_a_retry_is_a_warning_and_the_last_one_an_error(
     jobs: Client, caplog: pytest.LogCaptureFixture, verbose: bool

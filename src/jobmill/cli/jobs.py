@@ -112,7 +112,7 @@ def _listing(found: list[Job], now_ms: int) -> Any:
             cell(job.name),
             cell(job.queue),
             Text(job.state, STATE_COLORS[job.state]),
-            _attempt(job),
+            str(job.attempt),
             _when(job, now_ms),
             cell(one_line(job.error or "")),
         )
@@ -128,16 +128,9 @@ def _narrow_listing(found: list[Job], now_ms: int) -> Any:
     for job in found:
         state = (f"{job.state:<9}", STATE_COLORS[job.state])
         lines.append(Text.assemble((job.id, "bold"), "  ", state, "  ", _when(job, now_ms)))
-        parts = [job.name, job.queue, f"attempt {_attempt(job)}", one_line(job.error or "")]
+        parts = [job.name, job.queue, f"attempt {job.attempt}", one_line(job.error or "")]
         lines.append(cell("  " + ", ".join(part for part in parts if part), "dim" if job.error is None else ""))
     return Group(*lines)
-
-
-def _attempt(job: Job) -> str:
-    from jobmill.core.limits import shown_limit
-
-    maximum = shown_limit(job.options.max_attempts)
-    return str(job.attempt) if maximum is None else f"{job.attempt}/{maximum}"
 
 
 def _when(job: Job, now_ms: int) -> str:

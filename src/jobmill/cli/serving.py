@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Address, port and family.
 Address: TypeAlias = tuple[str, int, int]
 
+#: The minimum number of characters of a token, where other machines could guess it.
+MIN_TOKEN = 16
+
 DASHBOARD_TOKEN: Final = "JOBMILL_DASHBOARD_TOKEN"
 DASHBOARD_PORT: Final = 8000
 #: How long pages and acts that are under way may take when the dashboard ends.
@@ -85,8 +88,8 @@ def read_token(file: Path | None, variable: str) -> str | None:
 
 
 def addresses_of(host: str, port: int, *, token: str | None, variable: str, danger: str) -> list[Address]:
-    """All addresses of a host. Without a token, those that other machines can reach are refused: `danger` says what
-    these machines could do."""
+    """All addresses of a host. Without a token, or with a short one, those that other machines can reach are refused:
+    `danger` says what these machines could do."""
     import socket
 
     from jobmill.errors import InvalidValue
@@ -102,6 +105,11 @@ def addresses_of(host: str, port: int, *, token: str | None, variable: str, dang
         raise Unusable(
             f"on {open_to_others[0]} other machines could {danger}: set a token in {variable} or --token-file, "
             "or leave out --host to serve only this machine"
+        )
+    if token is not None and open_to_others and len(token) < MIN_TOKEN:
+        raise Unusable(
+            f"on {open_to_others[0]} other machines could guess the token and {danger}: it has {len(token)} "
+            f"characters, and needs {MIN_TOKEN} or more, for example those of `openssl rand -hex 16`"
         )
     return addresses
 

@@ -62,7 +62,14 @@ def app_lifespan(
                 from jobmill.worker.worker import Worker
 
                 inside = await stack.enter_async_context(Worker(jobs, **options))
-                if asks := is_stopping or _asks_uvicorn():
+                uvicorn = _asks_uvicorn()
+                if uvicorn is not None and not log.isEnabledFor(logging.INFO):
+                    # Only uvicorn's own loggers have a handler. The line of the worker itself is lost.
+                    logging.getLogger("uvicorn.error").info(
+                        "Jobmill worker %s runs in this process; see more with logging.basicConfig(level=logging.INFO)",
+                        inside.name,
+                    )
+                if asks := is_stopping or uvicorn:
                     stopping = asyncio.create_task(_stop_with(inside, asks), name="jobmill stop with the server")
                     stack.push_async_callback(end, [stopping])
             yield state

@@ -4,16 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobmill.core.job import Job
 from jobmill.core.values import NewJob, Receipt
 from jobmill.runtime.batcher import Batcher
-from jobmill.store import EnqueuesWithin, Store
+from jobmill.store import EnqueuesShared, EnqueuesWithin, Store, WouldWait
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
+
+
+_get_unique_key = attrgetter("unique_key")
+
+Enqueue: TypeAlias = Callable[[Sequence[NewJob]], Coroutine[Any, Any, list[Receipt]]]
+
+
+class KeyedApart:
+    """Enqueues jobs with unique keys apart from others: a transaction that holds a key holds up only its jobs."""
+
+    def __init__(self, store: Store) -> None:
+        assert isinstance(store, EnqueuesShared)
+        self._alone = store.enqueue
+        self._plain: Enqueue = Batcher(store.enqueue)
+        self._keyed: Enqueue = Batcher(store.enqueue_shared)
+
+    def __call__(self, new_jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Receipt]]:
+        """The receipts of these jobs, in order."""
+        has_keys = any(map(_get_unique_key, new_jobs))
+        return (self._enqueue_keyed if has_keys else self._plain)(new_jobs)
+
+    async def _enqueue_keyed(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        try:
+            return await self._keyed(new_jobs)
+        except WouldWait:  # for one of the keys in the batch, maybe of another caller
+            return await self._alone(new_jobs)
 
 
 class BoundStore:
@@ -25,7 +52,7 @@ class BoundStore:
         self.store = store
         self.is_open = False
         self.get: Batcher[str, Job | None] = Batcher(store.get)
-        self.enqueue: Callable[[Sequence[NewJob]], Coroutine[Any, Any, list[Receipt]]] = Batcher(store.enqueue)
+        self.enqueue: Enqueue = KeyedApart(store) if isinstance(store, EnqueuesShared) else Batcher(store.enqueue)
         self.transactional: EnqueuesWithin | None = store if isinstance(store, EnqueuesWithin) else None
 
 

@@ -162,6 +162,11 @@ def _running(facts: Facts) -> Reason:
     owner = next((card for card in facts.workers if card.system == "jobmill" and card.name == job.worker), None)
     if owner is not None and not has_ended:
         text = f"the job runs on worker {job.worker}, for {_span(since_ms)}"
+        if facts.lease_until_ms is not None:
+            left = _span(facts.lease_until_ms - facts.now_ms)
+            text += (
+                f"; if that worker has died, another one takes the job over at {_iso(facts.lease_until_ms)}, in {left}"
+            )
         return Reason(code="running", text=text, evidence=evidence)
     foreign = [card for card in facts.workers if card.system != "jobmill" and job.queue in card.queues]
     if not has_ended and foreign and (job.worker is None or any(card.name == job.worker for card in foreign)):

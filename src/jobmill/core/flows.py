@@ -150,6 +150,11 @@ def dependency_error(edge: Dependency) -> str:
     return f"dependency {edge.id} failed: {edge.error or 'without an error'}"
 
 
+def is_dependency_error(error: str | None) -> bool:
+    """Whether the error of a job that did not run is that of `dependency_error`."""
+    return error is not None and error.startswith("dependency ")
+
+
 def refused_requeue(edge: Dependency) -> str:
     """Why a job cannot be requeued whose dependency has not succeeded."""
     ended = "was cancelled" if edge.state == "cancelled" else "failed"

@@ -91,6 +91,7 @@ class Dashboard:
             raise InvalidValue("frame_ancestors", "sources of a Content-Security-Policy, with spaces", frame_ancestors)
         self.jobs = jobs
         self.title = title or "Jobmill"
+        self.page_title = f"{title} · Jobmill" if title else self.title
         self.store_name = STORE_NAMES.get(jobs.store.name, jobs.store.name)
         self.color = color
         self.is_read_only = read_only

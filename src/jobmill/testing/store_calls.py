@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
-from jobmill.store import Store
+from jobmill.store import EnqueuesShared, Store
 
 #: One verb of a store, or what stands before it.
 StoreCall: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
@@ -36,6 +36,8 @@ class StoreCalls:
         self.direct = cast(Store, SimpleNamespace(**direct, now=store.now, name=store.name))
         for verb, call in direct.items():
             setattr(store, verb, functools.partial(self._through, verb, call))
+        if isinstance(store, EnqueuesShared):
+            vars(store)["enqueue_shared"] = functools.partial(self._through, "enqueue", store.enqueue_shared)
 
     async def _through(self, verb: str, call: StoreCall, *args: Any, **kwargs: Any) -> Any:
         for layer in self.layers:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from jobmill.core.durations import shown_ms
+from jobmill.core.flows import is_dependency_error
 from jobmill.core.job import Job
 from jobmill.core.values import Claimed, Lease, Settlement
 
@@ -49,6 +50,10 @@ def log_settlement(settlement: Settlement, run: Run | None, worker: str, *, lost
         log.warning("%s: the settlement came too late", job, extra=extra)
     elif settlement.outcome in ("errored", "crashed"):
         text = " ".join((settlement.error or "").split())[:ERROR_SHOWN]
+        if run is None and is_dependency_error(settlement.error):
+            # The error itself is in the log already, of the job that failed first.
+            log.warning("%s failed and did not run: %s", job, text, extra=extra)
+            return
         state = tally_key(settlement)
         is_failed = state == "failed"
         delay_ms = 0 if settlement.due is None else settlement.due.after_ms

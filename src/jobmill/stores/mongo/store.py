@@ -97,7 +97,7 @@ class MongoStore:
     def check_unlocked(self) -> None:
         """Nothing blocks: MongoDB reports conflicts instead."""
 
-    enqueue = verb(_translated(enqueue.enqueue))
+    enqueue_shared = enqueue = verb(_translated(enqueue.enqueue))
     exchange = verb(_translated(exchange.exchange))
     extend = verb(_translated(extend.extend))
     report = verb(_translated(report.report))

@@ -28,6 +28,8 @@ class LoopResources:
         self.pool = ConnectionPool(self.connector.connect, url.pool_size)
         # Only for extending leases, so that a full pool cannot end a lease. Kept however long it is idle.
         self.lease_pool = ConnectionPool(self.connector.connect, 1, math.inf)
+        #: For calls that wait for transactions of others, so that they do not take all connections.
+        self.lock_waits = asyncio.Semaphore(max(1, url.pool_size // 4))
         self.notifications = WorkNotifications(self.connector, self.pool, statements)
         self.cursor = ClaimCursor()
         #: Queues whose feeds were on when last seen: verbs about them take a transaction.
@@ -69,7 +71,8 @@ class PostgresContext:
         self.url = url
         self.statements = Statements(url.schema)
         self.clock = ServerClock(clock)
-        #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
+        #: Distinguishes the schema from others of its name, in other databases, which may be copies of this one.
+        #: It is known once the store is open.
         self.schema_id: int | None = None
         #: The edge at which the search for lost ones continues: see flows.py.
         self.examined: tuple[str, int] = ("", -1)

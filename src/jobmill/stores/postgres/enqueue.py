@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from random import random
 from typing import Any
 
 import msgspec
@@ -16,8 +19,10 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.events import Event, enqueued_events
 from jobmill.core.values import NewJob, Receipt, at
 from jobmill.errors import StoreBusy
+from jobmill.store import WouldWait
 from jobmill.stores.postgres.codec import encoded_rule, new_job_columns, new_job_row
 from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.connection.lock_limit import lock_limited
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
 from jobmill.stores.postgres.flows import add_new_edges, awaited_by
@@ -34,9 +39,16 @@ CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any
 FirstParameters = tuple[int | None, bool, bool, int | None]
 
 _get_after, _get_flow, _get_policy = attrgetter("after"), attrgetter("flow"), attrgetter("policy")
+_get_key = attrgetter("unique_key")
 
 # A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
 _TRIES = 20
+# How long a call waits for a transaction that holds one of its unique keys: at first, like a commit of another process;
+# each time that it tries again, on one of a few connections; and in all.
+SHORT_LOCK_MS = 50
+_LONG_LOCK_MS = 1_000
+KEY_SECONDS = 10.0
+_KEYS_SHOWN = 3
 # Payloads in one statement: PostgreSQL accepts no more than 1 GB.
 MAX_BYTES = 128 * 1024 * 1024
 
@@ -52,16 +64,20 @@ class WrongSchema(Exception):
     """Nothing was done: the schema is not the one that was meant."""
 
 
-async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob], lock_ms: int | None = None) -> list[Receipt]:
+    """See the port. With `lock_ms`, WouldWait is raised where a transaction holds a key for longer."""
     if not new_jobs:
         return []
+    if lock_ms is None and any(map(_get_key, new_jobs)):
+        return await _enqueue_keyed(context, new_jobs)
     loop, at_ms = context.loops.here(), context.clock.given_ms()
     queues = {new.queue for new in new_jobs}
     groups = grouped(new_jobs)
     receipts: list[Receipt] = []
 
     async def work(connection: Connection) -> list[Receipt]:
-        return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None), {})
+        call = partial(_call, context, lock_limited(connection, lock_ms))
+        return await insert(call, groups, (at_ms, False, False, None), {})
 
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not has_edges(new_jobs):
         try:
@@ -69,9 +85,46 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
         except FeedIsOn:
             loop.feeds_on |= queues
     if not receipts:
-        receipts = await context.transact(lambda connection: enqueue_on(context, connection, new_jobs))
+        receipts = await context.transact(lambda connection: enqueue_on(context, connection, new_jobs, lock_ms=lock_ms))
     loop.notifications.notify(queues)
     return receipts
+
+
+async def enqueue_shared(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    return await enqueue(context, new_jobs, SHORT_LOCK_MS)
+
+
+async def _enqueue_keyed(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """Try again while a transaction of somebody else holds one of the keys."""
+    with contextlib.suppress(WouldWait):
+        return await enqueue(context, new_jobs, SHORT_LOCK_MS)
+    lock_waits = context.loops.here().lock_waits
+    until = asyncio.get_running_loop().time() + KEY_SECONDS
+    while True:
+        try:
+            async with asyncio.timeout_at(until):
+                # Two calls with the same keys in different orders wait for each other: not a second time.
+                await asyncio.sleep(random() * SHORT_LOCK_MS / 1_000)
+                await lock_waits.acquire()
+        except TimeoutError as error:
+            raise StoreBusy(_held(new_jobs)) from error
+        try:
+            return await enqueue(context, new_jobs, _LONG_LOCK_MS)
+        except WouldWait:
+            continue
+        finally:
+            lock_waits.release()
+
+
+def _held(new_jobs: Sequence[NewJob]) -> str:
+    """That a transaction holds one of the keys of these jobs."""
+    keys = list({f"{new.unique_key!r} of {new.name!r}": None for new in new_jobs if new.unique_key is not None})
+    which = "the unique key" if len(keys) == 1 else f"one of {len(keys)} unique keys:"
+    listed = ", ".join(keys[:_KEYS_SHOWN]) + (", …" if len(keys) > _KEYS_SHOWN else "")
+    return (
+        f"another transaction has held {which} {listed} for {KEY_SECONDS:g} s, and has not ended; nothing was stored: "
+        "enqueue again when that transaction has ended"
+    )
 
 
 def has_edges(new_jobs: Sequence[NewJob]) -> bool:
@@ -80,10 +133,14 @@ def has_edges(new_jobs: Sequence[NewJob]) -> bool:
 
 
 async def enqueue_on(
-    context: PostgresContext, connection: Connection, new_jobs: Sequence[NewJob], now_ms: int | None = None
+    context: PostgresContext,
+    connection: Connection,
+    new_jobs: Sequence[NewJob],
+    now_ms: int | None = None,
+    lock_ms: int | None = None,
 ) -> list[Receipt]:
     """Enqueue in a transaction: several statements, their events, and edges."""
-    call = partial(_call, context, connection)
+    call = partial(_call, context, lock_limited(connection, lock_ms))
     cancelled: CancelEvents = {}
     waits = has_edges(new_jobs)
     now_ms = now_ms or (await context.now_ms(connection) if waits else context.clock.given_ms())
@@ -217,7 +274,9 @@ def _flow_columns(new_jobs: Sequence[NewJob], awaited: Set[str], now_ms: int | N
 
 _NO_FLOW: list[list[object]] = [[], [], [], []]
 
-_FIRST_TYPES = ("bigint", "boolean", "boolean", "bigint")
+# The id of a schema includes that of its database: subtract the one of the database that the connection leads to.
+_SCHEMA_ID = "bigint - {database_id}"
+_FIRST_TYPES = ("bigint", "boolean", "boolean", _SCHEMA_ID)
 _ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
 _COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
@@ -226,6 +285,6 @@ TYPES: dict[str, tuple[str, ...]] = {
     "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
     "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
-    "key_owners": ("bigint", "bigint", *["text[]"] * 4),
+    "key_owners": ("bigint", _SCHEMA_ID, *["text[]"] * 4),
     "enqueue_by_policy": (*_FIRST_TYPES[:3], *(f"{one}[]" for one in (*_ROW_TYPES, "boolean", *PLAN_TYPES))),
 }

@@ -37,10 +37,17 @@ async def open_schema(context: PostgresContext) -> None:
         await _check(connection, context.statements)
         began = context.clock.start()
         context.clock.learn(await connection.fetchval(context.statements.call("now_ms", 0)), began)
-        context.schema_id = await connection.fetchval(f"SELECT {context.statements('home')}")
 
     await context.use(work)
+    await learn_schema_id(context)
     loop.is_open = True
+
+
+async def learn_schema_id(context: PostgresContext) -> int | None:
+    """Ask the server for the id of the schema, which changes if the database is restored from a copy."""
+    statement = f"SELECT {context.statements('home')} + {context.statements('database_id')}"
+    context.schema_id = await context.use(lambda connection: connection.fetchval(statement))
+    return context.schema_id
 
 
 async def migrate(context: PostgresContext) -> list[str]:

@@ -61,6 +61,7 @@ class PostgresStore:
     def new_id(self) -> str:
         return new_id()
 
+    enqueue_shared = verb(enqueue.enqueue_shared)
     enqueue = verb(enqueue.enqueue)
     enqueue_within = verb(within.enqueue_within)
     exchange = verb(exchange.exchange)

@@ -31,6 +31,7 @@ from jobmill.stores.postgres.enqueue import (
 )
 from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.flows import add_new_edges, awaited_by
+from jobmill.stores.postgres.schema import learn_schema_id
 from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
         text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
-        return await caller.fetch(_for_driver(text, caller), parameters)
+        return await caller.fetch(_for_driver(statements.filled(text), caller), parameters)
 
     try:
         if len(groups) <= 1 and not waits:
@@ -81,7 +82,9 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
                 await add_new_edges(call, new_jobs, receipts, now_ms, inside=True)
             return receipts
     except WrongSchema:
-        advice = f"its schema {statements.schema!r} is another one, made at another time"
+        if await learn_schema_id(context) != schema_id:
+            return await enqueue_within(context, connection, new_jobs)
+        advice = f"its schema {statements.schema!r} is another one, made at another time or in another database"
         raise InvalidValue("within", "a connection to the database of the store", connection, advice) from None
     except Exception as error:
         _explain(error, connection, statements, schema_id)

@@ -77,6 +77,7 @@ class ExplainContract:
         await harness.advance(4)
         (reason,) = await explained(harness, claimed.job.id, "running")
         assert reason.evidence["lease_until_ms"] == until_ms
+        assert reason.text.endswith(", in 1s")
         await harness.advance(2)
         (reason,) = await explained(harness, claimed.job.id, "worker_lost")
         assert "may take it over" in reason.text

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 from asyncpg import connect_utils
@@ -70,11 +73,19 @@ class Connector:
             connection = await self._connect(0)
         return connection
 
+    def _settings(self) -> dict[str, str]:
+        """The name in pg_stat_activity, unless the URL has one. The default name of a worker begins alike."""
+        if "application_name" in dict(parse_qsl(urlsplit(self.url).query)):
+            return {}
+        return {"application_name": f"jobmill {socket.gethostname()}-{os.getpid()}"}
+
     async def _connect(self, statement_cache_size: int) -> Connection:
         connection: Connection | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await asyncpg.connect(self.url, statement_cache_size=statement_cache_size)
+                connection = await asyncpg.connect(
+                    self.url, statement_cache_size=statement_cache_size, server_settings=self._settings()
+                )
                 # A pooler reports a process id that it made up: it does not know yet which server it will use.
                 pid = connection.get_server_pid()
                 self.pooled = await connection.execute(f"SELECT WHERE pg_backend_pid() = {pid}") != "SELECT 1"

@@ -2,8 +2,12 @@
 
 -- name: home
 -- Distinguishes this schema from one of the same name in another database: when it was made, in microseconds.
--- An expression. A copy of the database has the same value.
+-- An expression. A copy of the database has the same value: see database_id.
 (SELECT (extract(epoch FROM made.applied_at) * 1000000)::bigint FROM {schema}.migrations AS made WHERE made.number = 1)
+
+-- name: database_id
+-- Distinguishes this database from others of the server. An expression.
+(SELECT pg_database.oid::bigint FROM pg_catalog.pg_database WHERE pg_database.datname = pg_catalog.current_database())
 
 -- name: extensions
 -- The names of the schema's extensions: views x that have a function x_catch_up. Rows: name.
