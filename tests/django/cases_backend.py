@@ -24,6 +24,7 @@ from django.test import override_settings
 from django.utils import timezone, translation
 
 import jobmill
+from jobmill.core.lifecycle import policy
 from jobmill.django import client, recurring, task
 from jobmill.django.database import is_same_database, url_of_database
 from jobmill.django.interface import (
@@ -286,6 +287,12 @@ class MappingTestCase(Case):
             once = tasks.gives_up.using(max_attempts=9, priority=3)
             self.assertEqual(client().sync.get(once.enqueue().id).options.max_attempts, 9)
 
+    def test_tasks_that_collide_are_retried_at_different_times(self) -> None:
+        for one, expected in ((tasks.noop_task, 0.5), (tasks.raises, 0.0)):  # the second has a backoff of its own
+            job = client().sync.get(one.enqueue("key").id)
+            self.assertEqual(policy(job.options).backoff.jitter, expected)
+        self.assertEqual(client().handlers[f"{PATH}.noop_task"].policy.backoff.jitter, 0.5)
+
     def test_errors_that_are_not_retried(self) -> None:
         for given, expected in (("value", 1), ("key", 3), ("unicode", 1)):
             with self.subTest(given):
@@ -541,6 +548,12 @@ class ChecksTestCase(Case):
         ):
             with self.subTest(wrong):
                 self.assertEqual(self.ids(**wrong), ["jobmill.E004"])
+
+    def test_sqlite_needs_transactions_that_begin_with_the_lock(self) -> None:
+        for mode in (None, "DEFERRED", "IMMEDIATE"):
+            expected = ["jobmill.W005"] if connection.vendor == "sqlite" and mode != "IMMEDIATE" else []
+            with self.subTest(mode), mock.patch.dict(connection.settings_dict, {"OPTIONS": {"transaction_mode": mode}}):
+                self.assertEqual(self.ids(), expected)
 
     def test_a_missing_driver(self) -> None:
         with mock.patch.dict(sys.modules, {"pymongo": None}):

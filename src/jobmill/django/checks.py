@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -43,6 +43,7 @@ def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
             yield checks.Error(
                 f"{where}: tasks cannot join transactions of Django: {why}", hint=hint, id="jobmill.E003"
             )
+        yield from _check_sqlite(backend, where)
 
 
 def _check_options(backend: JobmillBackend) -> None:
@@ -74,6 +75,18 @@ def _check_paths(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMe
             text = f"{where}: OPTIONS['tasks'] has options for {path!r}, which is not the path of a Task"
             hint = f"The nearest path is {near[0]!r}." if near else "Tasks are found in modules named tasks."
             yield checks.Warning(text, hint=hint, id="jobmill.W004")
+
+
+def _check_sqlite(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
+    """SQLite has one write lock, for which only a transaction that begins with it waits."""
+    connection: Any = connections[backend.database]
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():
+        return
+    options = connection.settings_dict.get("OPTIONS") or {}
+    if str(options.get("transaction_mode")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        text = f"{where}: tasks that read and then write in a transaction can fail with 'database is locked'"
+        hint = f"Set \"OPTIONS\": {{\"transaction_mode\": \"IMMEDIATE\"}} in DATABASES[{backend.database!r}]."
+        yield checks.Warning(text, hint=hint, id="jobmill.W005")
 
 
 def _why_not_join(backend: JobmillBackend) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from jobmill.core.limits import check_tenant, check_unique_key
-from jobmill.core.retry import DEFAULT_BACKOFF
+from jobmill.core.retry import exponential
 from jobmill.core.unique_policy import WhenLive
 from jobmill.django.interface import InvalidTask, Task, task_backends
 from jobmill.errors import InvalidValue
@@ -23,6 +23,8 @@ JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep
 ERROR_OPTIONS: Final = ("retry_on", "fail_on")
 #: Options of a task only: a text, or a function that makes one from the arguments of the task.
 FROM_ARGUMENTS: Final = ("unique_key", "tenant")
+#: The default of tasks: the usual delays, each shortened at random. Tasks that collided do not meet again.
+TASK_BACKOFF: Final = exponential("1s", cap="1h", jitter=0.5)
 TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS, *POLICIES)
 
 
@@ -100,8 +102,8 @@ def options_of(task: Any) -> dict[str, Any]:
 def for_job(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that a job of Jobmill stores, as it takes them."""
     given = {name: options[name] for name in JOB_OPTIONS if name in options}
-    if given.get("backoff") == "exponential":
-        given["backoff"] = DEFAULT_BACKOFF
+    if given.get("backoff", "exponential") == "exponential":
+        given["backoff"] = TASK_BACKOFF
     return given
 
 

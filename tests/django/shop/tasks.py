@@ -149,7 +149,7 @@ def unique_task(number: int) -> None:
     return None
 
 
-@task(unique_key=lambda number: f"order-{number}", when_live="replace")
+@task(unique_key=lambda number, **_: f"order-{number}", when_live="replace")
 def newest_task(number: int, version: int = 0) -> int:
     return version
 
