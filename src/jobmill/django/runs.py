@@ -17,7 +17,7 @@ from jobmill.core.events import Event
 from jobmill.django.discovery import find_tasks
 from jobmill.django.interface import TaskContext, normalize_json, task_backends, task_finished, task_started
 from jobmill.django.results import succeeded
-from jobmill.django.task import for_job, recurring_tasks
+from jobmill.django.task import for_job, positional_names, recurring_tasks
 from jobmill.errors import JobNotFound
 from jobmill.handlers.context import Context
 from jobmill.handlers.options import error_types
@@ -61,7 +61,7 @@ def _is_of(task: Any, backend: JobmillBackend) -> bool:
 def _add_handler(backend: JobmillBackend, task: Any, path: str) -> None:
     recurs = recurring_tasks.get(path) if task.backend == backend.alias else None
     options = backend.options_for(task)
-    backend.client.handler(
+    handler = backend.client.handler(
         name=path,
         queue=task.queue_name,
         priority=backend.to_priority(task.priority),
@@ -70,6 +70,7 @@ def _add_handler(backend: JobmillBackend, task: Any, path: str) -> None:
         **for_job(options),
         **({} if recurs is None else recurs.options),
     )(_handler(backend, task))
+    handler.positional = positional_names(task)
 
 
 def _handler(backend: JobmillBackend, task: Any) -> Callable[..., Any]:

@@ -146,6 +146,14 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     return inspect.Signature(own)
 
 
+def positional_names(task: Any) -> tuple[str, ...]:
+    """The parameters that positional arguments of a task belong to; a last one with a star takes all the rest."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*"}
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    parameters = _signature(task.func, task.takes_context).parameters.values()
+    return tuple(stars.get(one.kind, "") + one.name for one in parameters if one.kind not in by_name)
+
+
 def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The options that functions make from the arguments of a task, those that are texts, and policies of its key."""
     given = {name: options[name] for name in (*FROM_ARGUMENTS, *POLICIES) if name in options}

@@ -99,6 +99,8 @@ class Handler(BoundHandler[P, R]):
         self.fail_on = error_types(given.get("fail_on", ()), "fail_on")
         self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
+        #: Names of the parameters that positional arguments belong to, where a payload has `args` and `kwargs`.
+        self.positional: tuple[str, ...] = ()
         #: The recurring job that every worker enqueues when it starts.
         self.declared = self._declared_draft(given)
         self.decode_result = result_decoder(fn, keep_result=self.keep_result)
@@ -118,6 +120,11 @@ class Handler(BoundHandler[P, R]):
         fn = self.__wrapped__
         where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
         return f"<handler {self.name!r}: {where}>"
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a payload has `args` and `kwargs` for another function, as those of Django's tasks have."""
+        return list(inspect.signature(self.fn).parameters)[-2:] == ["args", "kwargs"]
 
     def _declared_draft(self, given: dict[str, Any]) -> Draft[R] | None:
         options = declared_options(given, self.name, self.options_given)
