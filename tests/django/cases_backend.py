@@ -25,7 +25,7 @@ from django.utils import timezone, translation
 
 import jobmill
 from jobmill.core.lifecycle import policy
-from jobmill.django import client, recurring, task
+from jobmill.django import client, enqueue_many, recurring, task
 from jobmill.django.database import is_same_database, url_of_database
 from jobmill.django.interface import (
     InvalidTask,
@@ -163,7 +163,7 @@ class TransactionTestCase(Case):
         with self.assertRaises(TaskResultDoesNotExist):
             second.refresh()
 
-    @with_options(transaction="none")
+    @with_options(transaction="none", url="memory://")  # in the SQLite file, it would wait for the transaction
     def test_none(self) -> None:
         with self.assertRaises(KeyError), transaction.atomic():
             tasks.noop_task.enqueue()
@@ -348,6 +348,52 @@ class ArgumentsTestCase(Case):
         message = f"{PATH}.noop_task: add 'later' to QUEUES of TASKS['default'], which has 'default', 'queue_1'"
         with self.assertRaisesMessage(InvalidTask, message):
             tasks.noop_task.using(queue_name="later")
+
+
+class FlowTestCase(Case):
+    """Tasks that wait for other tasks."""
+
+    def drain(self) -> None:
+        while client().sync.tick().claimed:
+            pass
+
+    def test_results_of_other_tasks_are_arguments(self) -> None:
+        parts = client().group(tasks.add.draft([number, number]) for number in (1, 2, 3))
+        last = tasks.add.enqueue(parts.results, offset=tasks.add.draft([10]).result)
+        self.assertEqual(stored(), ["add"] * 5)
+        self.assertEqual(last.args, client().sync.get(last.id).payload["args"])
+        self.drain()
+        last.refresh()
+        self.assertEqual(last.return_value, 22)
+
+    def test_drafts_join_the_transaction(self) -> None:
+        for mode in ("join", "on_commit"):
+            with self.subTest(mode), with_options(transaction=mode):
+                before = stored()
+                with self.assertRaises(KeyError), transaction.atomic():
+                    enqueue_many([tasks.add.draft([1])])
+                    raise KeyError
+                self.assertEqual(stored(), before)
+                with transaction.atomic():
+                    first = tasks.add.draft([1])
+                    enqueue_many([first, tasks.add.draft([2]).after(first), tasks.add.draft([3])])
+                self.assertEqual(stored(), [*before, *["add"] * 3])
+                self.drain()
+                self.assertEqual(sum(one.count for one in client().sync.count(states=["succeeded"])), len(before) + 3)
+
+    def test_what_cannot_wait(self) -> None:
+        part = tasks.add.draft([1])
+        with self.assertRaisesMessage(TypeError, "unique_key of tests.django.shop.tasks.unique_task is a function"):
+            tasks.unique_task.draft(part.result)
+        self.assertEqual(tasks.unique_task.using(unique_key="a", tenant="b").draft(part.result).options.unique_key, "a")
+        with self.assertRaisesMessage(TypeError, "too many positional arguments"):
+            tasks.add.draft(part.result, 1, 2)
+
+    def test_a_task_runs_others_and_continues(self) -> None:
+        result = tasks.add_squares.enqueue([1, 2, 3])
+        self.drain()
+        result.refresh()
+        self.assertEqual((result.return_value, stored()), (14, [*["add"] * 3, "add_squares"]))
 
 
 class SafetyTestCase(Case):
@@ -554,6 +600,11 @@ class ChecksTestCase(Case):
             expected = ["jobmill.W005"] if connection.vendor == "sqlite" and mode != "IMMEDIATE" else []
             with self.subTest(mode), mock.patch.dict(connection.settings_dict, {"OPTIONS": {"transaction_mode": mode}}):
                 self.assertEqual(self.ids(), expected)
+
+    def test_sqlite_cannot_enqueue_beside_a_transaction(self) -> None:
+        expected = ["jobmill.W006"] if connection.vendor == "sqlite" else []
+        self.assertEqual(self.ids(transaction="none"), expected)
+        self.assertEqual(self.ids(transaction="none", url="memory://"), [])
 
     def test_a_missing_driver(self) -> None:
         with mock.patch.dict(sys.modules, {"pymongo": None}):

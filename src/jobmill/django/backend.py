@@ -11,9 +11,10 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS
@@ -30,7 +31,6 @@ from jobmill.django.interface import (
     BaseTaskBackend,
     InvalidTask,
     TaskResultDoesNotExist,
-    normalize_json,
     task_backends,
     task_enqueued,
 )
@@ -42,6 +42,7 @@ from jobmill.django.task import (
     check_arguments,
     for_job,
     from_arguments,
+    normalized,
     options_of,
 )
 from jobmill.errors import JobNotFound, SchemaTooOld
@@ -159,27 +160,30 @@ class JobmillBackend(BaseTaskBackend):
             advice = f"add {task.queue_name!r} to QUEUES of TASKS[{self.alias!r}], which has {known}"
             raise InvalidTask(f"{error} {task.module_path}: {advice}") from None
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
-        with self._remedy_of_django():
-            return self._enqueue(task, args, kwargs)
+    def enqueue_many(self, drafts: Sequence[Draft[Any]]) -> list[Enqueued[Any]] | None:
+        """Enqueue drafts, and those that they wait for, in the transaction that is open, or at once.
 
-    def _enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        client, draft, result = self._prepared(task, args, kwargs)
-        mode = self.transaction
+        None if that is done only when the transaction commits.
+        """
+        client, mode = self.client, self.transaction
         if mode == "join" and client.store.name == "memory":  # for the time of a test, which may roll back
             mode = "on_commit"
         connection: Any = None if mode == "none" else connections[self.database]
-        if mode == "join" and _is_in_transaction(connection):
-            connection.validate_no_broken_transaction()
-            (enqueued,) = client.sync.enqueue_many([draft], within=connection.connection)
-            result = self._enqueued(result, enqueued, client)
-        elif mode == "on_commit" and _is_in_transaction(connection):
-            send = functools.partial(client.sync.enqueue_many, [draft])
+        is_open = mode != "none" and _is_in_transaction(connection)
+        if is_open and mode == "on_commit":
+            send = functools.partial(client.sync.enqueue_many, drafts)
             transaction.on_commit(self._remedy_of_django()(send), using=self.database)
-        else:
-            (enqueued,) = client.sync.enqueue_many([draft])
-            result = self._enqueued(result, enqueued, client)
+            return None
+        if is_open:
+            connection.validate_no_broken_transaction()
+        with self._remedy_of_django():
+            return client.sync.enqueue_many(drafts, within=connection.connection if is_open else None)
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
+        draft, result = self._prepared(task, args, kwargs)
+        if (enqueued := self.enqueue_many([draft])) is not None:
+            result = self._enqueued(result, enqueued[0], self.client)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -190,7 +194,8 @@ class JobmillBackend(BaseTaskBackend):
         """
         if self.transaction != "none":
             return await super().aenqueue(task, args, kwargs)
-        client, draft, result = self._prepared(task, args, kwargs)
+        client = self.client
+        draft, result = self._prepared(task, args, kwargs)
         with self._remedy_of_django():
             (enqueued,) = await client.enqueue_many([draft])
         if enqueued.status == "created":
@@ -200,24 +205,29 @@ class JobmillBackend(BaseTaskBackend):
         await task_enqueued.asend(type(self), task_result=result)
         return result
 
-    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft[Any], Any]:
+    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Draft[Any], Any]:
+        """A new job with an id, and its result."""
+        id = self.client.store.new_id()
+        draft = self.draft(task, args, kwargs, id=id)
+        given = msgspec.json.decode(draft.payload_json)
+        return draft, new_result(task, id, given["args"], given["kwargs"], self.alias, timezone.now())
+
+    def draft(self, task: Any, args: Any, kwargs: Any, **more: Any) -> Draft[Any]:
+        """A Task as a draft. It waits for other drafts whose results are among its arguments."""
         self.validate_task(task)
         check_importable(task)
         check_arguments(task, args, kwargs)
-        args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
-        client = self.client
-        id = client.store.new_id()
-        draft = client.draft(
+        args, kwargs = normalized(list(args)), normalized(kwargs)
+        return self.client.draft(
             task.module_path,
             {"args": args, "kwargs": kwargs},
-            id=id,
             queue=task.queue_name,
             priority=self.to_priority(task.priority),
             due_at=_aware(task.run_after),
             **for_job(options := self.options_for(task)),
             **from_arguments(task, options, args, kwargs),
+            **more,
         )
-        return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())
 
     def _enqueued(self, result: Any, enqueued: Enqueued[Any], client: Client) -> Any:
         """The result of the new job, by the clock of the store; or of the live job that has the same unique key."""
@@ -332,12 +342,25 @@ def backends() -> Iterator[JobmillBackend]:
                 yield found
 
 
+def enqueue_many(drafts: Iterable[Draft[Any]], alias: str = "default") -> None:
+    """Enqueue drafts of Tasks, and those that they wait for, in one call, and in the transaction that is open.
+
+    There are no results and no signals: in a transaction, the jobs may exist only when it commits.
+    """
+    _backend(alias).enqueue_many(tuple(drafts))
+
+
 def client(alias: str = "default") -> Client:
     """The client of a backend, with all Tasks as its handlers: `client().sync.tick()` runs what is due."""
     from jobmill.django.runs import add_handlers
 
+    backend = _backend(alias)
+    add_handlers(backend)
+    return backend.client
+
+
+def _backend(alias: str) -> JobmillBackend:
     backend = task_backends[alias]
     if not isinstance(backend, JobmillBackend):
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of Jobmill")
-    add_handlers(backend)
-    return backend.client
+    return backend

@@ -85,8 +85,12 @@ def _check_sqlite(backend: JobmillBackend, where: str) -> Iterator[checks.CheckM
     options = connection.settings_dict.get("OPTIONS") or {}
     if str(options.get("transaction_mode")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         text = f"{where}: tasks that read and then write in a transaction can fail with 'database is locked'"
-        hint = f"Set \"OPTIONS\": {{\"transaction_mode\": \"IMMEDIATE\"}} in DATABASES[{backend.database!r}]."
+        hint = f'Set "OPTIONS": {{"transaction_mode": "IMMEDIATE"}} in DATABASES[{backend.database!r}].'
         yield checks.Warning(text, hint=hint, id="jobmill.W005")
+    if backend.transaction == "none" and backend.is_in_database:
+        text = f"{where}: a task that is enqueued in atomic() waits for the lock of that transaction, and fails"
+        hint = 'Remove "transaction": "none", or give OPTIONS["url"] of another file.'
+        yield checks.Warning(text, hint=hint, id="jobmill.W006")
 
 
 def _why_not_join(backend: JobmillBackend) -> str | None:

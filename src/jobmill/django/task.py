@@ -13,9 +13,11 @@ from msgspec import Struct
 from jobmill.core.limits import check_tenant, check_unique_key
 from jobmill.core.retry import exponential
 from jobmill.core.unique_policy import WhenLive
-from jobmill.django.interface import InvalidTask, Task, task_backends
+from jobmill.django.interface import InvalidTask, Task, normalize_json, task_backends
 from jobmill.errors import InvalidValue
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.options import POLICIES, declared_options, enqueue_options, error_types, handler_options
+from jobmill.handlers.placeholders import has_placeholder
 
 #: Options of jobs that OPTIONS of a backend can have for all its tasks, and a task for itself.
 JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep_succeeded", "keep_failed")
@@ -65,6 +67,11 @@ class JobmillTask(Task):
         own = {name: changes.pop(name) for name in TASK_OPTIONS if name in changes}
         changed: JobmillTask = Task.using(self, **changes)
         return replace(changed, **own) if own else changed
+
+    def draft(self, *args: Any, **kwargs: Any) -> Draft[Any]:
+        """The task as a value, for `enqueue_many`. Its `result` can be an argument of another task."""
+        draft: Draft[Any] = self.get_backend().draft(self, args, kwargs)
+        return draft
 
 
 def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
@@ -146,12 +153,24 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     return inspect.Signature(own)
 
 
+def normalized(value: Any) -> Any:
+    """A value as JSON, by Django's rules. Results of other drafts stay as they are."""
+    if not has_placeholder(value):
+        return normalize_json(value)
+    if isinstance(value, dict):
+        return {key: normalized(one) for key, one in value.items()}
+    return [normalized(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def positional_names(task: Any) -> tuple[str, ...]:
     """The parameters that positional arguments of a task belong to; a last one with a star takes all the rest."""
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*"}
     by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     parameters = _signature(task.func, task.takes_context).parameters.values()
-    return tuple(stars.get(one.kind, "") + one.name for one in parameters if one.kind not in by_name)
+    return tuple(
+        f"*{one.name}" if one.kind is inspect.Parameter.VAR_POSITIONAL else one.name
+        for one in parameters
+        if one.kind not in by_name
+    )
 
 
 def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +178,9 @@ def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwarg
     given = {name: options[name] for name in (*FROM_ARGUMENTS, *POLICIES) if name in options}
     for name, value in given.items():
         if callable(value):
+            if has_placeholder([args, kwargs]):
+                advice = f"its arguments are not known yet; give a text: .using({name}=...)"
+                raise TypeError(f"{name} of {task.module_path} is a function: {advice}")
             try:
                 inspect.signature(value).bind(*args, **kwargs)
             except TypeError as error:
