@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -719,6 +719,19 @@ class CommandTestCase(Case):
         self.assertIn("leave out MODULE:CLIENT", self.out("worker", "--help"))
         self.assertIn("--backend NAME", self.out())
         self.assertIn('jobmill_queue_jobs{queue="default",state="due"} 1', self.out("metrics"))
+
+    def test_remedies_name_the_command_of_django(self) -> None:
+        id = tasks.noop_task.enqueue().id
+        client().sync.queue("default").pause()
+        self.addCleanup(client().sync.queue("default").resume)
+        shown = self.out("jobs", "why", id)
+        self.assertIn("resume it: manage.py jobmill queues resume default", shown)
+        self.assertIn("start one: manage.py jobmill worker\n", shown)
+        self.assertNotIn("JOBMILL_URL", self.out())
+        old = mock.patch("jobmill.cli.jobs.run", side_effect=jobmill.SchemaTooOld("old; run `jobmill migrate`"))
+        with old, redirect_stderr(io.StringIO()) as errors, self.assertRaises(CommandError):
+            self.out("jobs", "list")
+        self.assertEqual(errors.getvalue(), "jobmill: old; run `manage.py jobmill migrate`\n")
 
     def test_wrong_calls(self) -> None:
         with self.assertRaises(CommandError) as raised:

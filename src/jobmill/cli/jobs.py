@@ -22,7 +22,7 @@ from jobmill.cli.output import (
 )
 from jobmill.cli.params import filter_options, given_options, store_options
 from jobmill.cli.queues import unknown_queue
-from jobmill.cli.runner import run, with_spinner
+from jobmill.cli.runner import as_called, run, with_spinner
 from jobmill.cli.show import details
 
 if TYPE_CHECKING:
@@ -201,5 +201,5 @@ def why(id: str, url: str | None, as_json: bool) -> None:
     for number, reason in enumerate(reasons, 1):
         lines.append(Text.assemble((f"{number}. ", "bold"), reason.text, (f"  [{reason.code}]", "dim")))
         if reason.remedy is not None:
-            lines.append(Text(f"   {reason.remedy}", "green"))
+            lines.append(Text(f"   {as_called(reason.remedy)}", "green"))
     print_rich(*lines)

@@ -55,7 +55,7 @@ class Command(BaseCommand):
             # The program that calls this is not ours to fork.
             arguments = [*arguments, "--spawn"]
         try:
-            self._run(arguments, backend, skip_checks, "jobmill")
+            self._run(arguments, backend, skip_checks, "manage.py jobmill")
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise CommandError(f"jobmill {' '.join(arguments)} failed", returncode=int(end.code)) from None
@@ -81,7 +81,7 @@ class Command(BaseCommand):
         os.environ[BACKEND_VARIABLE] = alias
         # Where `worker --processes` starts others, they find the modules of the project as this process does.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
-        main([command, *rest], prog_name=name)
+        main([command, *rest], prog_name=name + backend.backend_argument)
 
 
 def _with_queues(arguments: list[str], queues: tuple[str, ...]) -> list[str]:
