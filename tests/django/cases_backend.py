@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
@@ -517,7 +518,15 @@ class RunTestCase(Case):
         client().sync.reschedule(job.id, delay="0s")
         client().sync.tick(queues=["queue_1"])
         self.assertEqual(tasks.runs, ["nightly"])
-        for wrong in ({"cron": "often"}, {}, {"every": "1h", "cron": "0 3 * * *"}):
+        for one, message in (
+            (tasks.unique_task, "unique_task recurs, so it is called without arguments: missing a required argument"),
+            (tasks.nightly, "nightly has two @recurring"),
+        ):
+            with self.assertRaisesMessage(InvalidTask, message):
+                recurring(every="1h")(one)
+        with self.assertRaisesMessage(InvalidTask, "@recurring needs a cron expression or every="):
+            recurring()(tasks.noop_task)
+        for wrong in ({"cron": "often"}, {"every": "1h", "cron": "0 3 * * *"}):
             with self.subTest(wrong), self.assertRaises(InvalidTask):
                 recurring(**wrong)(tasks.noop_task)
         with self.assertRaisesMessage(InvalidTask, "write it above @task"):
@@ -605,6 +614,32 @@ class ChecksTestCase(Case):
         expected = ["jobmill.W006"] if connection.vendor == "sqlite" else []
         self.assertEqual(self.ids(transaction="none"), expected)
         self.assertEqual(self.ids(transaction="none", url="memory://"), [])
+
+    def test_keys_that_nothing_reads(self) -> None:
+        with override_settings(TASKS={"default": {**settings.TASKS["default"], "OPTION": {}}}):
+            (found,) = [one for one in checks.run_checks() if str(one.id).startswith("jobmill")]
+        self.assertEqual((found.id, found.hint), ("jobmill.W008", "Did you mean 'OPTIONS'?"))
+
+    def test_another_name_of_the_same_server(self) -> None:
+        with mock.patch("jobmill.django.checks.url_of_database", return_value="postgresql://db/shop"):
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1:5432/shop"), ["jobmill.W007"])
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1/other"), [])
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1/shop", transaction="on_commit"), [])
+
+    def test_a_check_writes_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, with_options(url=f"sqlite:///{folder}/new.db"):
+            found = [one.id for one in checks.run_checks(databases=["default"]) if "jobmill" in str(one.id)]
+            self.assertEqual((found, os.listdir(folder)), (["jobmill.W001"], []))
+            if connection.vendor == "sqlite":
+                self.assertEqual(self.ids(transaction="join", url=f"sqlite:///{folder}/new.db"), ["jobmill.E003"])
+        with mock.patch.object(connection.introspection, "table_names", return_value=["auth_user"]):
+            found = [one.id for one in checks.run_checks(databases=["default"]) if "jobmill" in str(one.id)]
+        self.assertEqual(found, ["jobmill.W001"] if connection.vendor == "sqlite" else [])
+
+    def test_a_role_that_may_not_read_the_store(self) -> None:
+        with mock.patch.object(client().store, "depths", side_effect=jobmill.StoreError("permission denied")):
+            messages = checks.run_checks(databases=["default"])
+        self.assertEqual([one.id for one in messages if "jobmill" in str(one.id)], ["jobmill.W003"])
 
     def test_a_missing_driver(self) -> None:
         with mock.patch.dict(sys.modules, {"pymongo": None}):
@@ -696,6 +731,7 @@ class DatabaseTestCase(Case):
         self.assertTrue(is_same_database("sqlite:////a/b.db", "sqlite:////a/../a/b.db?synchronous=NORMAL"))
         self.assertFalse(is_same_database("sqlite:////a/b.db", "sqlite:////a/c.db"))
         self.assertTrue(is_same_database("postgresql://a@db/shop?schema=x", "postgres://b@db:5432/shop"))
+        self.assertTrue(is_same_database("postgresql://localhost/shop", "postgresql://127.0.0.1:5432/shop"))
         self.assertFalse(is_same_database("postgresql://a@db/shop", "postgresql://a@db/other"))
         self.assertFalse(is_same_database("redis://db", "redis://db"))
 

@@ -196,6 +196,7 @@ def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwarg
 class Recurring(Struct, frozen=True):
     """When a task recurs, as options of a handler."""
 
+    function: Callable[..., Any]
     options: dict[str, Any]
 
 
@@ -215,12 +216,20 @@ def recurring(cron: str | None = None, *, every: Any = None, timezone: str = "UT
     def decorate(task: Any) -> Any:
         if not isinstance(task, Task):
             raise InvalidTask("@recurring is for a Task: write it above @task")
+        path = task.module_path
+        if cron is None and every is None:
+            raise InvalidTask(f'{path}: @recurring needs a cron expression or every=, such as @recurring(every="10m")')
+        if path in recurring_tasks and recurring_tasks[path].function is task.func:
+            raise InvalidTask(f"{path} has two @recurring, but a task has one schedule: write a second task")
         try:
-            if declared_options(options, task.module_path, handler_options({})) is None:
-                raise InvalidValue("recurring", "a cron expression or every=", None)
+            _signature(task.func, task.takes_context).bind()
+        except TypeError as error:
+            raise InvalidTask(f"{path} recurs, so it is called without arguments: {error}; give a default") from None
+        try:
+            declared_options(options, path, handler_options({}))
         except InvalidValue as error:
             raise InvalidTask(str(error)) from error
-        recurring_tasks[task.module_path] = Recurring(options)
+        recurring_tasks[path] = Recurring(task.func, options)
         return task
 
     return decorate
