@@ -314,6 +314,18 @@ class MappingTestCase(Case):
                 tasks.noop_task.using(**wrong)
         with self.assertRaises(TypeError):
             task(run_after=timezone.now())(tasks.noop_task.func)
+        for name, message in (
+            ("queue", "the queue of a task is queue_name"),
+            ("max_retries", "max_attempts counts the first attempt"),
+            ("cron", "write @recurring"),
+            ("speed", "it has backend, backoff"),
+        ):
+            with self.assertRaisesMessage(TypeError, f"a task has no {name!r}: {message}"):
+                task(**{name: "1"})(tasks.noop_task.func)
+        with self.assertRaisesMessage(TypeError, "write .using(run_after=timezone.now() + timedelta(...))"):
+            tasks.noop_task.using(countdown=5)
+        with self.assertRaisesMessage(TypeError, "run_after is a time, not a duration"):
+            tasks.noop_task.using(run_after=timedelta(minutes=5))
 
 
 class ArgumentsTestCase(Case):
@@ -677,8 +689,8 @@ class ChecksTestCase(Case):
         with override_settings(TASKS=changed):
             tasks.noop_task.enqueue()
             hints = [message.hint for message in checks.run_checks(databases=["default"])]
-            self.assertIn("Run manage.py jobmill worker --backend mail --queue default.", hints)
-            self.assertIn("Run manage.py jobmill worker --queue default.", hints)
+            self.assertIn("Run manage.py jobmill worker --backend mail.", hints)
+            self.assertIn("Run manage.py jobmill worker.", hints)
             self.assertEqual(task_backends["mail"].migrate_command, "manage.py migrate")
             with (
                 mock.patch.object(task_backends["mail"], "database", "other"),
@@ -755,6 +767,33 @@ class CommandTestCase(Case):
         self.assertIn("leave out MODULE:CLIENT", self.out("worker", "--help"))
         self.assertIn("--backend NAME", self.out())
         self.assertIn('jobmill_queue_jobs{queue="default",state="due"} 1', self.out("metrics"))
+
+    def test_enqueue_has_the_queue_and_the_priority_of_the_task(self) -> None:
+        path = "tests.django.depot.tasks.parcels.pack"
+        for options, expected in (
+            ((), ("queue_1", 97)),
+            (("--priority", "5", "--queue=default"), ("default", 5)),
+        ):
+            id = self.out("enqueue", path, '{"args": [1]}', *options).split()[0]
+            job = client().sync.get(id)
+            self.assertEqual((job.queue, job.priority), expected)
+        with self.assertRaisesMessage(CommandError, f"is not the path of a Task; the nearest path is '{path}'"):
+            self.out("enqueue", f"{path}s")
+        self.assertNotIn("tests.django.depot.tasks.test_parcels", sys.modules)
+
+    def test_a_worker_for_a_queue_of_another_backend(self) -> None:
+        changed = {**settings.TASKS, "mail": {**settings.TASKS["default"], "QUEUES": ["urgent"]}}
+        ran = mock.patch("jobmill.django.management.commands.jobmill.main.main")
+        with override_settings(TASKS=changed), ran, redirect_stderr(io.StringIO()) as errors:
+            for queue in ("queue_1", "urgent", "other"):
+                call_command("jobmill", "worker", "--queue", queue, stderr=errors)
+        self.assertEqual(
+            errors.getvalue().splitlines(),
+            [
+                "QUEUES of TASKS['default'] does not have the queue 'urgent'; add --backend mail",
+                "QUEUES of TASKS['default'] does not have the queue 'other'",
+            ],
+        )
 
     def test_remedies_name_the_command_of_django(self) -> None:
         id = tasks.noop_task.enqueue().id

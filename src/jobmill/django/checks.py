@@ -145,7 +145,8 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     for depth in depths:
         queue = depth.queue
         if depth.due and queue not in served and (not backend.queues or queue in backend.queues):
-            hint = f"Run manage.py jobmill worker{backend.backend_argument} --queue {queue}."
+            queues = "" if queue in backend.queues else f" --queue {queue}"
+            hint = f"Run manage.py jobmill worker{backend.backend_argument}{queues}."
             yield checks.Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")
 
 

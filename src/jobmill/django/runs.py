@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
     try:
         return normalize_json(value)
     except TypeError as error:
-        raise ResultNotJSON(str(error)) from error
+        raise ResultNotJSON(f"the return value of the task is not JSON: {error}") from error
 
 
 def announce_failures(backend: JobmillBackend) -> None:

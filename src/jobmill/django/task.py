@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
@@ -64,6 +65,9 @@ class JobmillTask(Task):
         for name in ERROR_OPTIONS:
             if name in changes:
                 raise TypeError(f"{name} is an option of @task only: a worker has it from there")
+        check_names(type(self), changes)
+        if isinstance(changes.get("run_after"), timedelta):
+            raise TypeError("run_after is a time, not a duration: run_after=timezone.now() + timedelta(...)")
         own = {name: changes.pop(name) for name in TASK_OPTIONS if name in changes}
         changed: JobmillTask = Task.using(self, **changes)
         return replace(changed, **own) if own else changed
@@ -85,6 +89,7 @@ def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
     def decorate(function: Callable[..., Any]) -> Any:
         backend = given.get("backend", "default")
         kind = task_backends[backend].task_class
+        check_names(kind, given)
         known = given if issubclass(kind, JobmillTask) else _without(given, TASK_OPTIONS)
         return kind(func=function, **{"run_after": None, "backend": backend, **DEFAULTS, **known})
 
@@ -93,6 +98,30 @@ def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
 
 # Django 6.0 has no defaults for these.
 DEFAULTS: Final = {"priority": 0, "queue_name": "default", "takes_context": False}
+
+
+#: What other systems, and handlers of Jobmill, name differently.
+_ADVICE: Final = {
+    "queue": "the queue of a task is queue_name",
+    "max_retries": "max_attempts counts the first attempt too",
+    "retries": "max_attempts counts the first attempt too",
+    "cron": 'write @recurring("0 3 * * *") above @task',
+    "every": 'write @recurring(every="10m") above @task',
+    "delay": "write .using(run_after=timezone.now() + timedelta(...))",
+    "countdown": "write .using(run_after=timezone.now() + timedelta(...))",
+    "eta": "write .using(run_after=...)",
+    "due_at": "write .using(run_after=...)",
+    "isolate": "only handlers of a client have it",
+    "concurrency": "only handlers of a client have it; a queue can have a running limit",
+}
+
+
+def check_names(kind: Any, given: Mapping[str, Any]) -> None:
+    """Raise TypeError for a name that a task does not have."""
+    known = {field.name for field in fields(kind)} - {"func"} | {*TASK_OPTIONS}
+    for name in given:
+        if name not in known:
+            raise TypeError(f"a task has no {name!r}: {_ADVICE.get(name) or 'it has ' + ', '.join(sorted(known))}")
 
 
 def _without(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
