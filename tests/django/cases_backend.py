@@ -321,7 +321,7 @@ class MappingTestCase(Case):
             ("speed", "it has backend, backoff"),
         ):
             with self.assertRaisesMessage(TypeError, f"a task has no {name!r}: {message}"):
-                task(**{name: "1"})(tasks.noop_task.func)
+                task(None, **{name: "1"})(tasks.noop_task.func)
         with self.assertRaisesMessage(TypeError, "write .using(run_after=timezone.now() + timedelta(...))"):
             tasks.noop_task.using(countdown=5)
         with self.assertRaisesMessage(TypeError, "run_after is a time, not a duration"):
@@ -794,6 +794,13 @@ class CommandTestCase(Case):
                 "QUEUES of TASKS['default'] does not have the queue 'other'",
             ],
         )
+
+    def test_times_are_those_of_the_settings(self) -> None:
+        later = timezone.now().replace(year=timezone.now().year + 1, month=1, day=1, hour=20)
+        id = tasks.noop_task.using(run_after=later).enqueue().id
+        with override_settings(TIME_ZONE="Asia/Tokyo"):
+            shown = self.out("jobs", "why", id)
+        self.assertIn(f"{later.year}-01-02 05:{later:%M:%S} JST", shown)
 
     def test_remedies_name_the_command_of_django(self) -> None:
         id = tasks.noop_task.enqueue().id
