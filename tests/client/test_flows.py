@@ -57,6 +57,17 @@ class TestDrafts:
         assert job.payload["order"] == {"number": 3}
         assert [if_failed for _, if_failed in await edges(jobs, job.id)] == ["fail", "run"]
 
+    @pytest.mark.parametrize("name", ["parse", "unknown"])
+    async def test_a_draft_by_name(self, jobs: Client, name: str) -> None:
+        fetch, _ = handlers(jobs)
+        draft = jobs.draft(name, {"page": [fetch.draft(url="a").result], "title": "x"})
+        job = await (await draft.enqueue()).job()
+        assert job.payload == {"page": [{"$result": 0}], "title": "x"}
+        assert [if_failed for _, if_failed in await edges(jobs, job.id)] == ["fail"]
+        if name == "parse":
+            with pytest.raises(InvalidValue, match="Expected `str`"):
+                jobs.draft(name, {"page": fetch.draft(url="a").result, "title": 1})
+
     async def test_a_group_is_one_placeholder(self, jobs: Client) -> None:
         fetch, parse = handlers(jobs)
         pages = jobs.group(fetch.draft(url=url) for url in "abc")

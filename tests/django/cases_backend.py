@@ -8,8 +8,9 @@ import io
 import json
 import os
 import sys
+import tempfile
 import time
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -24,7 +25,8 @@ from django.test import override_settings
 from django.utils import timezone, translation
 
 import jobmill
-from jobmill.django import client, recurring, task
+from jobmill.core.lifecycle import policy
+from jobmill.django import client, enqueue_many, recurring, task
 from jobmill.django.database import is_same_database, url_of_database
 from jobmill.django.interface import (
     InvalidTask,
@@ -162,7 +164,7 @@ class TransactionTestCase(Case):
         with self.assertRaises(TaskResultDoesNotExist):
             second.refresh()
 
-    @with_options(transaction="none")
+    @with_options(transaction="none", url="memory://")  # in the SQLite file, it would wait for the transaction
     def test_none(self) -> None:
         with self.assertRaises(KeyError), transaction.atomic():
             tasks.noop_task.enqueue()
@@ -286,6 +288,12 @@ class MappingTestCase(Case):
             once = tasks.gives_up.using(max_attempts=9, priority=3)
             self.assertEqual(client().sync.get(once.enqueue().id).options.max_attempts, 9)
 
+    def test_tasks_that_collide_are_retried_at_different_times(self) -> None:
+        for one, expected in ((tasks.noop_task, 0.5), (tasks.raises, 0.0)):  # the second has a backoff of its own
+            job = client().sync.get(one.enqueue("key").id)
+            self.assertEqual(policy(job.options).backoff.jitter, expected)
+        self.assertEqual(client().handlers[f"{PATH}.noop_task"].policy.backoff.jitter, 0.5)
+
     def test_errors_that_are_not_retried(self) -> None:
         for given, expected in (("value", 1), ("key", 3), ("unicode", 1)):
             with self.subTest(given):
@@ -306,6 +314,18 @@ class MappingTestCase(Case):
                 tasks.noop_task.using(**wrong)
         with self.assertRaises(TypeError):
             task(run_after=timezone.now())(tasks.noop_task.func)
+        for name, message in (
+            ("queue", "the queue of a task is queue_name"),
+            ("max_retries", "max_attempts counts the first attempt"),
+            ("cron", "write @recurring"),
+            ("speed", "it has backend, backoff"),
+        ):
+            with self.assertRaisesMessage(TypeError, f"a task has no {name!r}: {message}"):
+                task(None, **{name: "1"})(tasks.noop_task.func)
+        with self.assertRaisesMessage(TypeError, "write .using(run_after=timezone.now() + timedelta(...))"):
+            tasks.noop_task.using(countdown=5)
+        with self.assertRaisesMessage(TypeError, "run_after is a time, not a duration"):
+            tasks.noop_task.using(run_after=timedelta(minutes=5))
 
 
 class ArgumentsTestCase(Case):
@@ -341,6 +361,52 @@ class ArgumentsTestCase(Case):
         message = f"{PATH}.noop_task: add 'later' to QUEUES of TASKS['default'], which has 'default', 'queue_1'"
         with self.assertRaisesMessage(InvalidTask, message):
             tasks.noop_task.using(queue_name="later")
+
+
+class FlowTestCase(Case):
+    """Tasks that wait for other tasks."""
+
+    def drain(self) -> None:
+        while client().sync.tick().claimed:
+            pass
+
+    def test_results_of_other_tasks_are_arguments(self) -> None:
+        parts = client().group(tasks.add.draft([number, number]) for number in (1, 2, 3))
+        last = tasks.add.enqueue(parts.results, offset=tasks.add.draft([10]).result)
+        self.assertEqual(stored(), ["add"] * 5)
+        self.assertEqual(last.args, client().sync.get(last.id).payload["args"])
+        self.drain()
+        last.refresh()
+        self.assertEqual(last.return_value, 22)
+
+    def test_drafts_join_the_transaction(self) -> None:
+        for mode in ("join", "on_commit"):
+            with self.subTest(mode), with_options(transaction=mode):
+                before = stored()
+                with self.assertRaises(KeyError), transaction.atomic():
+                    enqueue_many([tasks.add.draft([1])])
+                    raise KeyError
+                self.assertEqual(stored(), before)
+                with transaction.atomic():
+                    first = tasks.add.draft([1])
+                    enqueue_many([first, tasks.add.draft([2]).after(first), tasks.add.draft([3])])
+                self.assertEqual(stored(), [*before, *["add"] * 3])
+                self.drain()
+                self.assertEqual(sum(one.count for one in client().sync.count(states=["succeeded"])), len(before) + 3)
+
+    def test_what_cannot_wait(self) -> None:
+        part = tasks.add.draft([1])
+        with self.assertRaisesMessage(TypeError, "unique_key of tests.django.shop.tasks.unique_task is a function"):
+            tasks.unique_task.draft(part.result)
+        self.assertEqual(tasks.unique_task.using(unique_key="a", tenant="b").draft(part.result).options.unique_key, "a")
+        with self.assertRaisesMessage(TypeError, "too many positional arguments"):
+            tasks.add.draft(part.result, 1, 2)
+
+    def test_a_task_runs_others_and_continues(self) -> None:
+        result = tasks.add_squares.enqueue([1, 2, 3])
+        self.drain()
+        result.refresh()
+        self.assertEqual((result.return_value, stored()), (14, [*["add"] * 3, "add_squares"]))
 
 
 class SafetyTestCase(Case):
@@ -464,7 +530,15 @@ class RunTestCase(Case):
         client().sync.reschedule(job.id, delay="0s")
         client().sync.tick(queues=["queue_1"])
         self.assertEqual(tasks.runs, ["nightly"])
-        for wrong in ({"cron": "often"}, {}, {"every": "1h", "cron": "0 3 * * *"}):
+        for one, message in (
+            (tasks.unique_task, "unique_task recurs, so it is called without arguments: missing a required argument"),
+            (tasks.nightly, "nightly has two @recurring"),
+        ):
+            with self.assertRaisesMessage(InvalidTask, message):
+                recurring(every="1h")(one)
+        with self.assertRaisesMessage(InvalidTask, "@recurring needs a cron expression or every="):
+            recurring()(tasks.noop_task)
+        for wrong in ({"cron": "often"}, {"every": "1h", "cron": "0 3 * * *"}):
             with self.subTest(wrong), self.assertRaises(InvalidTask):
                 recurring(**wrong)(tasks.noop_task)
         with self.assertRaisesMessage(InvalidTask, "write it above @task"):
@@ -542,6 +616,43 @@ class ChecksTestCase(Case):
             with self.subTest(wrong):
                 self.assertEqual(self.ids(**wrong), ["jobmill.E004"])
 
+    def test_sqlite_needs_transactions_that_begin_with_the_lock(self) -> None:
+        for mode in (None, "DEFERRED", "IMMEDIATE"):
+            expected = ["jobmill.W005"] if connection.vendor == "sqlite" and mode != "IMMEDIATE" else []
+            with self.subTest(mode), mock.patch.dict(connection.settings_dict, {"OPTIONS": {"transaction_mode": mode}}):
+                self.assertEqual(self.ids(), expected)
+
+    def test_sqlite_cannot_enqueue_beside_a_transaction(self) -> None:
+        expected = ["jobmill.W006"] if connection.vendor == "sqlite" else []
+        self.assertEqual(self.ids(transaction="none"), expected)
+        self.assertEqual(self.ids(transaction="none", url="memory://"), [])
+
+    def test_keys_that_nothing_reads(self) -> None:
+        with override_settings(TASKS={"default": {**settings.TASKS["default"], "OPTION": {}}}):
+            (found,) = [one for one in checks.run_checks() if str(one.id).startswith("jobmill")]
+        self.assertEqual((found.id, found.hint), ("jobmill.W008", "Did you mean 'OPTIONS'?"))
+
+    def test_another_name_of_the_same_server(self) -> None:
+        with mock.patch("jobmill.django.checks.url_of_database", return_value="postgresql://db/shop"):
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1:5432/shop"), ["jobmill.W007"])
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1/other"), [])
+            self.assertEqual(self.ids(url="postgresql://10.0.0.1/shop", transaction="on_commit"), [])
+
+    def test_a_check_writes_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, with_options(url=f"sqlite:///{folder}/new.db"):
+            found = [one.id for one in checks.run_checks(databases=["default"]) if "jobmill" in str(one.id)]
+            self.assertEqual((found, os.listdir(folder)), (["jobmill.W001"], []))
+            if connection.vendor == "sqlite":
+                self.assertEqual(self.ids(transaction="join", url=f"sqlite:///{folder}/new.db"), ["jobmill.E003"])
+        with mock.patch.object(connection.introspection, "table_names", return_value=["auth_user"]):
+            found = [one.id for one in checks.run_checks(databases=["default"]) if "jobmill" in str(one.id)]
+        self.assertEqual(found, ["jobmill.W001"] if connection.vendor == "sqlite" else [])
+
+    def test_a_role_that_may_not_read_the_store(self) -> None:
+        with mock.patch.object(client().store, "depths", side_effect=jobmill.StoreError("permission denied")):
+            messages = checks.run_checks(databases=["default"])
+        self.assertEqual([one.id for one in messages if "jobmill" in str(one.id)], ["jobmill.W003"])
+
     def test_a_missing_driver(self) -> None:
         with mock.patch.dict(sys.modules, {"pymongo": None}):
             self.assertEqual(self.ids(url="mongodb://there/jobs"), ["jobmill.E001"])
@@ -578,8 +689,8 @@ class ChecksTestCase(Case):
         with override_settings(TASKS=changed):
             tasks.noop_task.enqueue()
             hints = [message.hint for message in checks.run_checks(databases=["default"])]
-            self.assertIn("Run manage.py jobmill worker --backend mail --queue default.", hints)
-            self.assertIn("Run manage.py jobmill worker --queue default.", hints)
+            self.assertIn("Run manage.py jobmill worker --backend mail.", hints)
+            self.assertIn("Run manage.py jobmill worker.", hints)
             self.assertEqual(task_backends["mail"].migrate_command, "manage.py migrate")
             with (
                 mock.patch.object(task_backends["mail"], "database", "other"),
@@ -633,6 +744,7 @@ class DatabaseTestCase(Case):
         self.assertTrue(is_same_database("sqlite:////a/b.db", "sqlite:////a/../a/b.db?synchronous=NORMAL"))
         self.assertFalse(is_same_database("sqlite:////a/b.db", "sqlite:////a/c.db"))
         self.assertTrue(is_same_database("postgresql://a@db/shop?schema=x", "postgres://b@db:5432/shop"))
+        self.assertTrue(is_same_database("postgresql://localhost/shop", "postgresql://127.0.0.1:5432/shop"))
         self.assertFalse(is_same_database("postgresql://a@db/shop", "postgresql://a@db/other"))
         self.assertFalse(is_same_database("redis://db", "redis://db"))
 
@@ -656,6 +768,53 @@ class CommandTestCase(Case):
         self.assertIn("leave out MODULE:CLIENT", self.out("worker", "--help"))
         self.assertIn("--backend NAME", self.out())
         self.assertIn('jobmill_queue_jobs{queue="default",state="due"} 1', self.out("metrics"))
+
+    def test_enqueue_has_the_queue_and_the_priority_of_the_task(self) -> None:
+        path = "tests.django.depot.tasks.parcels.pack"
+        for options, expected in (
+            ((), ("queue_1", 97)),
+            (("--priority", "5", "--queue=default"), ("default", 5)),
+        ):
+            id = self.out("enqueue", path, '{"args": [1]}', *options).split()[0]
+            job = client().sync.get(id)
+            self.assertEqual((job.queue, job.priority), expected)
+        with self.assertRaisesMessage(CommandError, f"is not the path of a Task; the nearest path is '{path}'"):
+            self.out("enqueue", f"{path}s")
+        self.assertNotIn("tests.django.depot.tasks.test_parcels", sys.modules)
+
+    def test_a_worker_for_a_queue_of_another_backend(self) -> None:
+        changed = {**settings.TASKS, "mail": {**settings.TASKS["default"], "QUEUES": ["urgent"]}}
+        ran = mock.patch("jobmill.django.management.commands.jobmill.main.main")
+        with override_settings(TASKS=changed), ran, redirect_stderr(io.StringIO()) as errors:
+            for queue in ("queue_1", "urgent", "other"):
+                call_command("jobmill", "worker", "--queue", queue, stderr=errors)
+        self.assertEqual(
+            errors.getvalue().splitlines(),
+            [
+                "QUEUES of TASKS['default'] does not have the queue 'urgent'; add --backend mail",
+                "QUEUES of TASKS['default'] does not have the queue 'other'",
+            ],
+        )
+
+    def test_times_are_those_of_the_settings(self) -> None:
+        later = timezone.now().replace(year=timezone.now().year + 1, month=1, day=1, hour=20)
+        id = tasks.noop_task.using(run_after=later).enqueue().id
+        with override_settings(TIME_ZONE="Asia/Tokyo"):
+            shown = self.out("jobs", "why", id)
+        self.assertIn(f"{later.year}-01-02 05:{later:%M:%S} JST", shown)
+
+    def test_remedies_name_the_command_of_django(self) -> None:
+        id = tasks.noop_task.enqueue().id
+        client().sync.queue("default").pause()
+        self.addCleanup(client().sync.queue("default").resume)
+        shown = self.out("jobs", "why", id)
+        self.assertIn("resume it: manage.py jobmill queues resume default", shown)
+        self.assertIn("start one: manage.py jobmill worker\n", shown)
+        self.assertNotIn("JOBMILL_URL", self.out())
+        old = mock.patch("jobmill.cli.jobs.run", side_effect=jobmill.SchemaTooOld("old; run `jobmill migrate`"))
+        with old, redirect_stderr(io.StringIO()) as errors, self.assertRaises(CommandError):
+            self.out("jobs", "list")
+        self.assertEqual(errors.getvalue(), "jobmill: old; run `manage.py jobmill migrate`\n")
 
     def test_wrong_calls(self) -> None:
         with self.assertRaises(CommandError) as raised:

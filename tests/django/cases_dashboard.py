@@ -66,6 +66,20 @@ class DashboardTestCase(Case):
         answer = browser.get(f"{ROOT}/queues", headers={"accept": "application/json"})
         self.assertEqual([row["queue"] for row in answer.json()["queues"]], ["default"])
 
+    def test_redact_hides_positional_arguments_too(self) -> None:
+        browser = self.visitor("view", is_staff=True)
+        known = tasks.reset_password.enqueue("a@x.org", "SECRET", "SECRET2", note="shown").id
+        payload = {"args": ["SECRET"], "kwargs": {"note": "shown"}}
+        unknown = client().sync.enqueue("shop.tasks.gone", payload).id
+        for id, hidden in ((known, ["a@x.org", "•••• hidden", "•••• hidden"]), (unknown, ["•••• hidden"])):
+            with self.subTest(id):
+                for path in (f"/red/jobs/{id}", f"/red/jobs/{id}?json=1", "/red/jobs?json=1"):
+                    self.assertNotContains(browser.get(path), "SECRET")
+                job = browser.get(f"/red/jobs/{id}?json=1").json()
+                self.assertEqual(job["job"]["payload"], {"args": hidden, "kwargs": {"note": "shown"}})
+                self.assertEqual(job["hidden"], hidden.count("•••• hidden"))
+                self.assertContains(browser.get(f"{ROOT}/jobs/{id}"), "SECRET")
+
     def test_acts_need_their_permission_and_have_the_name_of_the_user(self) -> None:
         form = {"queue": "default", "note": "api down", "back": f"{ROOT}/queues"}
         browser = self.visitor("view", is_staff=True)

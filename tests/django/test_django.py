@@ -21,7 +21,8 @@ def database_settings(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         file = unquote(parts.path)[1:]
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": file, "TEST": {"NAME": f"{file}-test"}}
+        given = {"ENGINE": "django.db.backends.sqlite3", "NAME": file, "TEST": {"NAME": f"{file}-test"}}
+        return {**given, "OPTIONS": {"transaction_mode": "IMMEDIATE"}}
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     return {
         "ENGINE": "django.db.backends.postgresql",

@@ -23,7 +23,8 @@ def write_project(page: Path, folder: Path) -> None:
         if block.file is not None:
             file = folder / block.file
             file.parent.mkdir(exist_ok=True)
-            file.write_text(block.code)
+            with file.open("a") as end:  # several blocks are one file
+                end.write(f"{block.code}\n")
     (folder / "shop/__init__.py").touch()
 
 
@@ -43,7 +44,7 @@ def run_tests(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 6), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+    ("page", "tests"), [(PAGE, 8), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
 )
 def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
     write_project(page, tmp_path)

@@ -6,5 +6,9 @@ from django.urls import include, path
 
 urlpatterns = [
     path("a/jöbs/", include("jobmill.django.urls")),
-    path("red/", include("jobmill.django.urls", namespace="red"), {"title": "shop prod", "color": "red"}),
+    path(
+        "red/",
+        include("jobmill.django.urls", namespace="red"),
+        {"title": "shop prod", "color": "red", "redact": ("*token*",)},
+    ),
 ]

@@ -378,6 +378,14 @@ async def test_whoever_has_no_role_is_told_so(place: Place) -> None:
         await store.close()
 
 
+async def test_who_may_not_create_a_schema_is_told_so(place: Place) -> None:
+    async with place.login() as url:
+        store = PostgresStore(url, schema=f"{place.schema}_new")
+        with pytest.raises(StoreError, match=r"permission denied for database .*GRANT CREATE ON DATABASE"):
+            await store.migrate()
+        await store.close()
+
+
 async def test_the_script_takes_back_what_it_no_longer_grants(place: Place) -> None:
     producer = f'"{place.schema}_producer"'
     async with connected(place.url) as sql:

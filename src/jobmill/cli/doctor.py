@@ -9,7 +9,7 @@ import click
 
 from jobmill.cli.output import plural, print_json, print_rich
 from jobmill.cli.params import store_options
-from jobmill.cli.runner import FAILED, CommandFailed, run, with_spinner
+from jobmill.cli.runner import FAILED, CommandFailed, as_called, run, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -83,7 +83,7 @@ def _show(findings: list[Finding], as_json: bool) -> None:
             text = f"{one.text}; {_repaired(one.repaired)}" if one.repaired else one.text
             lines.append(Text.assemble((f"{one.level:<8}", _COLORS[one.level]), (f"{one.check}: ", "bold"), text))
             if one.remedy is not None and one.level != "ok":
-                lines.append(Text(f"        {one.remedy}"))
+                lines.append(Text(f"        {as_called(one.remedy)}"))
         print_rich(*lines)
         wrong = sum(one.level != "ok" for one in findings)
         said = f"{plural(len(findings), 'check')}, {wrong} with a problem or warning"

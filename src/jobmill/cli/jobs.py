@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +24,7 @@ from jobmill.cli.output import (
 )
 from jobmill.cli.params import filter_options, given_options, store_options
 from jobmill.cli.queues import unknown_queue
-from jobmill.cli.runner import run, with_spinner
+from jobmill.cli.runner import as_called, run, with_spinner
 from jobmill.cli.show import details
 
 if TYPE_CHECKING:
@@ -194,7 +196,16 @@ def why(id: str, url: str | None, as_json: bool) -> None:
 
     lines: list[Text] = []
     for number, reason in enumerate(reasons, 1):
-        lines.append(Text.assemble((f"{number}. ", "bold"), reason.text, (f"  [{reason.code}]", "dim")))
+        lines.append(Text.assemble((f"{number}. ", "bold"), _local_times(reason.text), (f"  [{reason.code}]", "dim")))
         if reason.remedy is not None:
-            lines.append(Text(f"   {reason.remedy}", "green"))
+            lines.append(Text(f"   {as_called(reason.remedy)}", "green"))
     print_rich(*lines)
+
+
+def _local_times(text: str) -> str:
+    """A reason with its times in the local timezone, as other commands show them. In JSON they are UTC."""
+    return re.sub(
+        r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)",
+        lambda found: f"{datetime.fromisoformat(found[0]).astimezone():%Y-%m-%d %H:%M:%S %Z}",
+        text,
+    )

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -89,8 +90,13 @@ class MainGroup(click.Group):
             click.echo(error.format_message(), err=True)
             code = WRONG
         except Exception as error:
-            code = _print_error(error)
+            code = _print_error(error, prog_name)
         sys.exit(code)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The help. Another program that has these commands has its own setting for the URL."""
+        text = super().get_help(ctx)
+        return text if ctx.info_name == self.name else text.replace("JOBMILL_URL is the URL of the store. ", "")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. The reader of its output may close the pipe: `jobmill jobs list | head`."""
@@ -120,13 +126,24 @@ class MainGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-def _print_error(error: Exception) -> int:
+def as_called(text: str, program: str | None = None) -> str:
+    """A text whose commands begin as the user called this one: `manage.py jobmill migrate` in Django."""
+    context = click.get_current_context(silent=True)
+    program = program or (None if context is None else context.find_root().info_name)
+    if program in (None, "jobmill"):
+        return text
+    text = text.replace("jobmill worker app.py:jobs", "jobmill worker")
+    return re.sub(rf"\bjobmill (?=(?:{'|'.join(MODULES)})\b)", lambda _: f"{program} ", text)
+
+
+def _print_error(error: Exception, program: str | None) -> int:
     """Print an error in one line; returns the exit code."""
     if os.environ.get("JOBMILL_DEBUG", "") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
     message, code = _explained(error)
+    message = as_called(message, program)
     with contextlib.suppress(OSError):
         click.echo("jobmill: " + " ".join(message.split()), err=True)
     return code

@@ -29,13 +29,15 @@ from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
 from jobmill.handlers.context import Context
 from jobmill.handlers.conversion import to_plain
-from jobmill.handlers.draft import Draft, Group
+from jobmill.handlers.draft import Draft, Group, waiting_draft
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.flow import Flow
 from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Handler, PlainHandler
 from jobmill.handlers.hooks import Hooks, LifespanT, Moment
 from jobmill.handlers.observers import Begun, Observed, ObserverT
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
+from jobmill.handlers.placeholders import FoundPlaceholder
+from jobmill.handlers.signature import encode_marked
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
 from jobmill.store import RecordsUsage, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -198,12 +200,17 @@ class Client(ManagesJobs):
         Where this client has a handler of that name, its options and annotations apply.
         """
         handler = self.handlers.get(name)
-        if handler is None:
-            options = enqueue_options(dict(given))
-            encoded = msgspec.json.encode(to_plain({} if payload is None else payload, "payload"))
-        else:
-            options = enqueue_options(dict(given), handler.options_given)
-            encoded = handler.arguments.encode_payload(payload)
+        options = enqueue_options(dict(given), NO_OPTIONS_GIVEN if handler is None else handler.options_given)
+        try:
+            if handler is None:
+                encoded = msgspec.json.encode(to_plain({} if payload is None else payload, "payload"))
+            else:
+                encoded = handler.arguments.encode_payload(payload)
+        except FoundPlaceholder:
+            encode: Any = partial(encode_marked, payload)
+            if handler is not None and isinstance(payload, dict):
+                encode = partial(handler.arguments.encode_waiting, (), payload)
+            return waiting_draft(limits.check_name(name), encode, options, self)
         return Draft(limits.check_name(name), encoded, options, self)
 
     def group(self, drafts: Iterable[Draft[T] | Group[T]], *, id: str | None = None) -> Group[T]:

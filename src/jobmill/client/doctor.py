@@ -178,7 +178,7 @@ def _crashes(facts: Examined) -> Finding:
     if not names:
         return Finding(check="crashes", text="no worker died while it ran jobs in the last two hours")
     text = f"workers died while they ran jobs of: {', '.join(sorted(names))}"
-    remedy = "look for memory limits and signals in the logs of the workers; isolate=True protects a worker"
+    remedy = "look for memory limits and signals in the logs of the workers; a handler with isolate=True ends alone"
     return Finding(check="crashes", level="warning", text=text, evidence={"crashes": dict(names)}, remedy=remedy)
 
 

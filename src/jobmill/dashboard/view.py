@@ -187,6 +187,19 @@ class View:
         """A job without what the visitor may not see."""
         return job if self.can("see_payload") else hidden_errors(job)
 
+    def document(self, job: Job) -> dict[str, Any]:
+        """A job as JSON-ready values without what the visitor may not see."""
+        made = self.visible(job).to_dict()
+        made["payload"] = self._by_name(job)
+        return made | {field: self.payload(made[field]) for field in ("payload", "result", "headers")}
+
+    def hidden_count(self, job: Job) -> int:
+        """How many values of its payload are hidden fields."""
+        return self.dashboard.redact.count(self._by_name(job))
+
+    def _by_name(self, job: Job) -> Any:
+        return self.dashboard.redact.by_name(job.to_dict()["payload"], self.jobs.handlers.get(job.name))
+
     def payload(self, value: Any) -> Any:
         """A payload, a result or headers without the values that the visitor may not see."""
         return self.dashboard.redact.value(value, all=not self.can("see_payload"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.utils import timezone
@@ -21,7 +22,6 @@ from jobmill.django.interface import (
     BaseTaskBackend,
     InvalidTask,
     TaskResultDoesNotExist,
-    normalize_json,
     task_backends,
     task_enqueued,
 )
@@ -35,6 +35,7 @@ from jobmill.django.task import (
     check_arguments,
     for_job,
     from_arguments,
+    normalized,
     options_of,
 )
 from jobmill.errors import JobNotFound, SchemaTooOld
@@ -137,13 +138,10 @@ class JobmillBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
         with self.remedy_of_django():
-            return self._enqueue(task, args, kwargs)
-
-    def _enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        client, draft, result = self._prepared(task, args, kwargs)
-        sent = self.send([draft])
-        if sent is not None:
-            result = self._enqueued(result, sent[0], client)
+            draft, result = self._prepared(task, args, kwargs)
+            sent = self.send([draft])
+            if sent is not None:
+                result = self._enqueued(result, sent[0], self.client)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -173,7 +171,8 @@ class JobmillBackend(BaseTaskBackend):
         """
         if self.transaction != "none":
             return await super().aenqueue(task, args, kwargs)
-        client, draft, result = self._prepared(task, args, kwargs)
+        client = self.client
+        draft, result = self._prepared(task, args, kwargs)
         with self.remedy_of_django():
             (enqueued,) = await client.enqueue_many([draft])
         if enqueued.status == "created":
@@ -183,24 +182,29 @@ class JobmillBackend(BaseTaskBackend):
         await task_enqueued.asend(type(self), task_result=result)
         return result
 
-    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft[Any], Any]:
+    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Draft[Any], Any]:
+        """A new job with an id, and its result."""
+        id = self.client.store.new_id()
+        draft = self.draft(task, args, kwargs, id=id)
+        given = msgspec.json.decode(draft.payload_json)
+        return draft, new_result(task, id, given["args"], given["kwargs"], self.alias, timezone.now())
+
+    def draft(self, task: Any, args: Any, kwargs: Any, **more: Any) -> Draft[Any]:
+        """A Task as a draft. It waits for other drafts whose results are among its arguments."""
         self.validate_task(task)
         check_importable(task)
         check_arguments(task, args, kwargs)
-        args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
-        client = self.client
-        id = client.store.new_id()
-        draft = client.draft(
+        args, kwargs = normalized(list(args)), normalized(kwargs)
+        return self.client.draft(
             task.module_path,
             {"args": args, "kwargs": kwargs},
-            id=id,
             queue=task.queue_name,
             priority=self.to_priority(task.priority),
             due_at=self._due_at(task.run_after),
             **for_job(options := self.options_for(task)),
             **from_arguments(task, options, args, kwargs),
+            **more,
         )
-        return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())
 
     def _due_at(self, at: Any) -> Any:
         """The time as the store takes it. The clock of a test kit may be another: there the delay is the same."""
@@ -276,13 +280,28 @@ def backends() -> Iterator[JobmillBackend]:
                 yield found
 
 
+def enqueue_many(drafts: Iterable[Draft[Any]], alias: str = "default") -> None:
+    """Enqueue drafts of Tasks, and those that they wait for, in one call, and in the transaction that is open.
+
+    There are no results and no signals: in a transaction, the jobs may exist only when it commits.
+    """
+    backend = _backend(alias)
+    with backend.remedy_of_django():
+        backend.send(tuple(drafts))
+
+
 def client(alias: str = "default") -> DjangoClient:
     """The client of a backend, with all Tasks as its handlers: `client().sync.tick()` runs what is due.
 
     It is the same one for the whole process, so a module may keep it. During tests it uses the store of the tests.
     """
+    backend = _backend(alias)
+    backend.client.find_tasks_again()
+    return backend.client
+
+
+def _backend(alias: str) -> JobmillBackend:
     backend = task_backends[alias]
     if not isinstance(backend, JobmillBackend):
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of Jobmill")
-    backend.client.find_tasks_again()
-    return backend.client
+    return backend

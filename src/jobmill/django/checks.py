@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobmill.core.limits import MAX_PRIORITY, check_int
+from jobmill.django.database import differ_in_host, sqlite_file, url_of_database
 from jobmill.django.discovery import find_tasks
+from jobmill.django.interface import task_backends
 from jobmill.django.task import ERROR_OPTIONS, JOB_OPTIONS, TASK_OPTIONS, check_options
 from jobmill.errors import InvalidValue, JobmillError, MissingExtra, SchemaTooOld
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
 
 KNOWN = ("url", "test_url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS, *ERROR_OPTIONS)
+#: The keys of an entry of TASKS.
+KEYS = ("BACKEND", "QUEUES", "OPTIONS")
 MODES = ("join", "on_commit", "none")
 
 
@@ -30,6 +34,7 @@ def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     except InvalidValue as error:
         yield checks.Error(f"{where}: {error}", id="jobmill.E004")
         return
+    yield from _check_keys(backend, where)
     yield from _check_paths(backend, where)
     try:
         backend.client.own_store  # noqa: B018 - it imports the driver
@@ -43,6 +48,8 @@ def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
             yield checks.Error(
                 f"{where}: tasks cannot join transactions of Django: {why}", hint=hint, id="jobmill.E003"
             )
+        yield from _check_sqlite(backend, where)
+        yield from _check_spelling(backend, where)
 
 
 def _check_options(backend: JobmillBackend) -> None:
@@ -63,6 +70,24 @@ def _check_options(backend: JobmillBackend) -> None:
         check_options(given)
 
 
+def _check_keys(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
+    for key in task_backends.settings.get(backend.alias, ()):
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key).upper(), KEYS, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"An entry of TASKS has {', '.join(KEYS)}."
+            yield checks.Warning(f"{where} has the key {key!r}, which nothing reads", hint=hint, id="jobmill.W008")
+
+
+def _check_spelling(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
+    """Tasks silently do not join transactions where a URL names the same database in another way."""
+    own = url_of_database(backend.database)
+    if "transaction" in backend.options or own is None or not differ_in_host(backend.url, own):
+        return
+    text = f"{where}: tasks do not join transactions: OPTIONS['url'] and DATABASES name different hosts"
+    hint = 'Set "transaction": "join" if this is the same database, else "on_commit".'
+    yield checks.Warning(text, hint=hint, id="jobmill.W007")
+
+
 def _check_paths(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
     """A warning for each task that is not there: it may be in a module that only a worker imports."""
     if not (given := backend.options.get("tasks")):
@@ -76,10 +101,28 @@ def _check_paths(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMe
             yield checks.Warning(text, hint=hint, id="jobmill.W004")
 
 
+def _check_sqlite(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
+    """SQLite has one write lock, for which only a transaction that begins with it waits."""
+    connection: Any = connections[backend.database]
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():
+        return
+    options = connection.settings_dict.get("OPTIONS") or {}
+    if str(options.get("transaction_mode")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        text = f"{where}: tasks that read and then write in a transaction can fail with 'database is locked'"
+        hint = f'Set "OPTIONS": {{"transaction_mode": "IMMEDIATE"}} in DATABASES[{backend.database!r}].'
+        yield checks.Warning(text, hint=hint, id="jobmill.W005")
+    if backend.transaction == "none" and backend.is_in_database:
+        text = f"{where}: a task that is enqueued in atomic() waits for the lock of that transaction, and fails"
+        hint = 'Remove "transaction": "none", or give OPTIONS["url"] of another file.'
+        yield checks.Warning(text, hint=hint, id="jobmill.W006")
+
+
 def _why_not_join(backend: JobmillBackend) -> str | None:
     store, vendor = backend.client.own_store.name, connections[backend.database].vendor
     if store not in ("sqlite", "postgres") or {"sqlite": "sqlite", "postgres": "postgresql"}[store] != vendor:
         return f"the jobs are in a {store} store, and DATABASES[{backend.database!r}] is {vendor}"
+    if store == "sqlite" and not backend.is_in_database:
+        return f"the jobs are in another file than DATABASES[{backend.database!r}]"
     return None if backend.can_join else "Django uses psycopg2 here; install psycopg 3"
 
 
@@ -87,7 +130,10 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     """Whether the tables are there, and whether the queues with due jobs have workers."""
     where, sync, store = f"TASKS[{backend.alias!r}]", backend.client.sync, backend.client.store
     try:
+        _refuse_new_file(backend)
         sync.open()
+        served = {queue for card in sync.workers() for queue in card.queues}
+        depths = sync.depths()
     except SchemaTooOld:
         # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
         hint = f"Run {backend.migrate_command}. (migrate itself makes this check before it creates them.)"
@@ -96,9 +142,22 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     except JobmillError as error:
         yield checks.Warning(f"{where}: the {store.name} store cannot be used: {error}", id="jobmill.W003")
         return
-    served = {queue for card in sync.workers() for queue in card.queues}
-    for depth in sync.depths():
+    for depth in depths:
         queue = depth.queue
         if depth.due and queue not in served and (not backend.queues or queue in backend.queues):
-            hint = f"Run manage.py jobmill worker{backend.backend_argument} --queue {queue}."
+            queues = "" if queue in backend.queues else f" --queue {queue}"
+            hint = f"Run manage.py jobmill worker{backend.backend_argument}{queues}."
             yield checks.Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")
+
+
+def _refuse_new_file(backend: JobmillBackend) -> None:
+    """A SQLite store makes its file and its tables when it opens, but a check must not write."""
+    if (file := sqlite_file(backend.url)) is None:
+        return
+    if not file.exists():
+        raise SchemaTooOld(f"there is no file {file}")
+    if backend.is_in_database:
+        with connections[backend.database].cursor() as cursor:
+            names = connections[backend.database].introspection.table_names(cursor)
+        if "jobmill_migrations" not in names:
+            raise SchemaTooOld(f"the file {file} has no tables of Jobmill")

@@ -13,6 +13,8 @@ from django.db import connections
 
 #: Options of psycopg that asyncpg knows under the same names; the others concern Django only.
 _SSL = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
+#: Names of this machine.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ADVICE = 'give OPTIONS["url"] of this entry of TASKS'
 
 
@@ -60,6 +62,18 @@ def is_same_database(url: str, other: str | None) -> bool:
     return other is not None and _named(url) is not None and _named(url) == _named(other)
 
 
+def differ_in_host(url: str, other: str) -> bool:
+    """Whether two URLs of PostgreSQL have the same port and database, but different hosts."""
+    one, two = _named(url), _named(other)
+    return one is not None and two is not None and one != two and one[0] == two[0] != "sqlite" and one[2:] == two[2:]
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite store; None for other stores."""
+    named = _named(url)
+    return Path(named[1]) if named is not None and named[0] == "sqlite" else None
+
+
 def _named(url: str) -> tuple[str, ...] | None:
     parts = urlsplit(url)
     kind = parts.scheme.partition("+")[0]
@@ -69,6 +83,8 @@ def _named(url: str) -> tuple[str, ...] | None:
         return None
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     host = parts.hostname or query.get("host", "")
+    if host in _LOOPBACK:
+        host = "localhost"
     return "postgresql", host, str(parts.port or query.get("port", 5432)), unquote(parts.path)
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
+from importlib import import_module
 from typing import Any
 
+from django.apps import apps
 from django.core.exceptions import SuspiciousOperation
 from django.utils.module_loading import autodiscover_modules
 
 from jobmill.django.interface import InvalidTask, Task
 
 
+def _import_tasks() -> None:
+    """Import the `tasks` modules of installed apps; of a package `tasks`, all modules but tests."""
+    autodiscover_modules("tasks")
+    for app in apps.get_app_configs():
+        package = sys.modules.get(f"{app.name}.tasks")
+        for found in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{app.name}.tasks."):
+            if not found.name.rpartition(".")[2].startswith(("test", "conftest")):
+                import_module(found.name)
+
+
 def find_tasks() -> dict[str, Any]:
     """All Tasks by path: of the `tasks` modules of the installed apps, and of all modules that are imported now."""
-    autodiscover_modules("tasks")
+    _import_tasks()
     found: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
@@ -27,7 +40,7 @@ def task_named(path: str) -> Any:
     """The Task with this path, which a job names; SuspiciousOperation if there is none."""
     found = _imported(path)
     if found is None:
-        autodiscover_modules("tasks")
+        _import_tasks()
         found = _imported(path)
     if found is None:
         advice = "tasks are found in modules named tasks of installed apps, and in modules that are imported"

@@ -16,7 +16,7 @@ from django.utils import timezone, translation
 from jobmill.core.events import Event
 from jobmill.django.interface import TaskContext, normalize_json, task_backends, task_finished, task_started
 from jobmill.django.results import succeeded
-from jobmill.django.task import for_job, recurring_tasks
+from jobmill.django.task import for_job, positional_names, recurring_tasks
 from jobmill.errors import JobNotFound
 from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
@@ -64,7 +64,9 @@ def _task_handler(backend: JobmillBackend, task: Any, path: str) -> Handler[...,
         **for_job(options),
         **({} if recurs is None else recurs.options),
     }
-    return Handler(backend.client, _handler(backend, task), given)
+    handler: Handler[..., Any] = Handler(backend.client, _handler(backend, task), given)
+    handler.positional = positional_names(task)
+    return handler
 
 
 @contextlib.contextmanager
@@ -114,7 +116,7 @@ def _plain(value: Any) -> Any:
     try:
         return normalize_json(value)
     except TypeError as error:
-        raise ResultNotJSON(str(error)) from error
+        raise ResultNotJSON(f"the return value of the task is not JSON: {error}") from error
 
 
 def announce_failures(backend: JobmillBackend) -> None:

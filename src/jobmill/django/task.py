@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
 
 from jobmill.core.limits import check_tenant, check_unique_key
-from jobmill.core.retry import DEFAULT_BACKOFF
+from jobmill.core.retry import exponential
 from jobmill.core.unique_policy import WhenLive
-from jobmill.django.interface import InvalidTask, Task, task_backends
+from jobmill.django.interface import InvalidTask, Task, normalize_json, task_backends
 from jobmill.errors import InvalidValue
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.options import POLICIES, declared_options, enqueue_options, error_types, handler_options
+from jobmill.handlers.placeholders import has_placeholder
 
 #: Options of jobs that OPTIONS of a backend can have for all its tasks, and a task for itself.
 JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep_succeeded", "keep_failed")
@@ -23,6 +26,8 @@ JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep
 ERROR_OPTIONS: Final = ("retry_on", "fail_on")
 #: Options of a task only: a text, or a function that makes one from the arguments of the task.
 FROM_ARGUMENTS: Final = ("unique_key", "tenant")
+#: The default of tasks: the usual delays, each shortened at random. Tasks that collided do not meet again.
+TASK_BACKOFF: Final = exponential("1s", cap="1h", jitter=0.5)
 TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS, *POLICIES)
 
 
@@ -60,9 +65,17 @@ class JobmillTask(Task):
         for name in ERROR_OPTIONS:
             if name in changes:
                 raise TypeError(f"{name} is an option of @task only: a worker has it from there")
+        check_names(type(self), changes)
+        if isinstance(changes.get("run_after"), timedelta):
+            raise TypeError("run_after is a time, not a duration: run_after=timezone.now() + timedelta(...)")
         own = {name: changes.pop(name) for name in TASK_OPTIONS if name in changes}
         changed: JobmillTask = Task.using(self, **changes)
         return replace(changed, **own) if own else changed
+
+    def draft(self, *args: Any, **kwargs: Any) -> Draft[Any]:
+        """The task as a value, for `enqueue_many`. Its `result` can be an argument of another task."""
+        draft: Draft[Any] = self.get_backend().draft(self, args, kwargs)
+        return draft
 
 
 def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
@@ -76,6 +89,7 @@ def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
     def decorate(function: Callable[..., Any]) -> Any:
         backend = given.get("backend", "default")
         kind = task_backends[backend].task_class
+        check_names(kind, given)
         known = given if issubclass(kind, JobmillTask) else _without(given, TASK_OPTIONS)
         return kind(func=function, **{"run_after": None, "backend": backend, **DEFAULTS, **known})
 
@@ -84,6 +98,30 @@ def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
 
 # Django 6.0 has no defaults for these.
 DEFAULTS: Final = {"priority": 0, "queue_name": "default", "takes_context": False}
+
+
+#: What other systems, and handlers of Jobmill, name differently.
+_ADVICE: Final = {
+    "queue": "the queue of a task is queue_name",
+    "max_retries": "max_attempts counts the first attempt too",
+    "retries": "max_attempts counts the first attempt too",
+    "cron": 'write @recurring("0 3 * * *") above @task',
+    "every": 'write @recurring(every="10m") above @task',
+    "delay": "write .using(run_after=timezone.now() + timedelta(...))",
+    "countdown": "write .using(run_after=timezone.now() + timedelta(...))",
+    "eta": "write .using(run_after=...)",
+    "due_at": "write .using(run_after=...)",
+    "isolate": "only handlers of a client have it",
+    "concurrency": "only handlers of a client have it; a queue can have a running limit",
+}
+
+
+def check_names(kind: Any, given: Mapping[str, Any]) -> None:
+    """Raise TypeError for a name that a task does not have."""
+    known = {field.name for field in fields(kind)} - {"func"} | {*TASK_OPTIONS}
+    for name in given:
+        if name not in known:
+            raise TypeError(f"a task has no {name!r}: {_ADVICE.get(name) or 'it has ' + ', '.join(sorted(known))}")
 
 
 def _without(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -100,8 +138,8 @@ def options_of(task: Any) -> dict[str, Any]:
 def for_job(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that a job of Jobmill stores, as it takes them."""
     given = {name: options[name] for name in JOB_OPTIONS if name in options}
-    if given.get("backoff") == "exponential":
-        given["backoff"] = DEFAULT_BACKOFF
+    if given.get("backoff", "exponential") == "exponential":
+        given["backoff"] = TASK_BACKOFF
     return given
 
 
@@ -144,11 +182,34 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     return inspect.Signature(own)
 
 
+def normalized(value: Any) -> Any:
+    """A value as JSON, by Django's rules. Results of other drafts stay as they are."""
+    if not has_placeholder(value):
+        return normalize_json(value)
+    if isinstance(value, dict):
+        return {key: normalized(one) for key, one in value.items()}
+    return [normalized(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def positional_names(task: Any) -> tuple[str, ...]:
+    """The parameters that positional arguments of a task belong to; a last one with a star takes all the rest."""
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    parameters = _signature(task.func, task.takes_context).parameters.values()
+    return tuple(
+        f"*{one.name}" if one.kind is inspect.Parameter.VAR_POSITIONAL else one.name
+        for one in parameters
+        if one.kind not in by_name
+    )
+
+
 def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The options that functions make from the arguments of a task, those that are texts, and policies of its key."""
     given = {name: options[name] for name in (*FROM_ARGUMENTS, *POLICIES) if name in options}
     for name, value in given.items():
         if callable(value):
+            if has_placeholder([args, kwargs]):
+                advice = f"its arguments are not known yet; give a text: .using({name}=...)"
+                raise TypeError(f"{name} of {task.module_path} is a function: {advice}")
             try:
                 inspect.signature(value).bind(*args, **kwargs)
             except TypeError as error:
@@ -164,6 +225,7 @@ def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwarg
 class Recurring(Struct, frozen=True):
     """When a task recurs, as options of a handler."""
 
+    function: Callable[..., Any]
     options: dict[str, Any]
 
 
@@ -183,12 +245,20 @@ def recurring(cron: str | None = None, *, every: Any = None, timezone: str = "UT
     def decorate(task: Any) -> Any:
         if not isinstance(task, Task):
             raise InvalidTask("@recurring is for a Task: write it above @task")
+        path = task.module_path
+        if cron is None and every is None:
+            raise InvalidTask(f'{path}: @recurring needs a cron expression or every=, such as @recurring(every="10m")')
+        if path in recurring_tasks and recurring_tasks[path].function is task.func:
+            raise InvalidTask(f"{path} has two @recurring, but a task has one schedule: write a second task")
         try:
-            if declared_options(options, task.module_path, handler_options({})) is None:
-                raise InvalidValue("recurring", "a cron expression or every=", None)
+            _signature(task.func, task.takes_context).bind()
+        except TypeError as error:
+            raise InvalidTask(f"{path} recurs, so it is called without arguments: {error}; give a default") from None
+        try:
+            declared_options(options, path, handler_options({}))
         except InvalidValue as error:
             raise InvalidTask(str(error)) from error
-        recurring_tasks[task.module_path] = Recurring(options)
+        recurring_tasks[path] = Recurring(task.func, options)
         return task
 
     return decorate

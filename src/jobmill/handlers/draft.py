@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
@@ -173,6 +173,18 @@ def first_edge(needs: Needs, placeholder: Placeholder) -> int | list[int]:
     kind: Kind = placeholder.kind
     first = needs.add(placeholder.source, "fail" if kind.startswith("$result") else "run")
     return [first, len(placeholder.source)] if kind.endswith("s") else first
+
+
+def waiting_draft(
+    name: str, encode: Callable[[Callable[[Placeholder], Any]], bytes], options: Options, client: EnqueuesDrafts
+) -> Draft[Any]:
+    """A draft with results of other drafts as arguments: it waits for those. `encode` gets what marks them."""
+    if options.dedupe:
+        advice = "the results are not known yet; give a unique_key of your own"
+        raise InvalidValue("dedupe", "arguments that are no results of other drafts", True, advice)
+    needs = Needs()
+    payload = encode(lambda one: first_edge(needs, one))
+    return Draft(name, payload, options, client, tuple(needs.list))
 
 
 def afters(needs: Iterable[Need], ids: dict[int, str]) -> tuple[After, ...]:

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from jobmill.core.lifecycle import Policy, policy
@@ -16,7 +17,7 @@ from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
 from jobmill.handlers.conversion import result_decoder
-from jobmill.handlers.draft import Draft, EnqueuesDrafts, Needs, first_edge
+from jobmill.handlers.draft import Draft, EnqueuesDrafts, waiting_draft
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.options import (
     BackoffFunction,
@@ -67,13 +68,8 @@ class BoundHandler(Generic[P, R]):
             return self._waiting_draft(args, kwargs)
 
     def _waiting_draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft[R]:
-        """A draft with results of other drafts as arguments: it waits for those."""
-        handler, needs = self._handler, Needs()
-        if self._options.dedupe:
-            advice = "the results are not known yet; give a unique_key of your own"
-            raise InvalidValue("dedupe", "arguments that are no results of other drafts", True, advice)
-        payload = handler.arguments.encode_waiting(args, kwargs, lambda one: first_edge(needs, one))
-        return Draft(handler.name, payload, self._options, handler.client, tuple(needs.list))
+        encode = partial(self._handler.arguments.encode_waiting, args, kwargs)
+        return waiting_draft(self._handler.name, encode, self._options, self._handler.client)
 
 
 class Handler(BoundHandler[P, R]):
@@ -99,6 +95,8 @@ class Handler(BoundHandler[P, R]):
         self.fail_on = error_types(given.get("fail_on", ()), "fail_on")
         self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
+        #: Names of the parameters that positional arguments belong to, where a payload has `args` and `kwargs`.
+        self.positional: tuple[str, ...] = ()
         #: The recurring job that every worker enqueues when it starts.
         self.declared = self._declared_draft(given)
         self.decode_result = result_decoder(fn, keep_result=self.keep_result)
@@ -118,6 +116,11 @@ class Handler(BoundHandler[P, R]):
         fn = self.__wrapped__
         where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
         return f"<handler {self.name!r}: {where}>"
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a payload has `args` and `kwargs` for another function, as those of Django's tasks have."""
+        return list(inspect.signature(self.fn).parameters)[-2:] == ["args", "kwargs"]
 
     def _declared_draft(self, given: dict[str, Any]) -> Draft[R] | None:
         options = declared_options(given, self.name, self.options_given)

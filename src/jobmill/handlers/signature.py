@@ -74,8 +74,7 @@ class Arguments:
         for name, value in bound.items():
             if not has_placeholder(value):
                 self._check_argument(name, value)
-        plain = with_markers(bound, mark, lambda value: to_plain(value, "payload"))
-        return msgspec.json.encode(to_plain(plain, "payload"))
+        return encode_marked(bound, mark)
 
     def _check_argument(self, name: str, value: Any) -> None:
         encoded = msgspec.json.encode(to_plain(value, f"payload.{name}"))
@@ -132,6 +131,12 @@ class Arguments:
             return Raw(b'{"payload":%b}' % value)
         # Other systems write null for a job without arguments.
         return Raw(b"{}") if value == b"null" else None
+
+
+def encode_marked(payload: object, mark: Callable[[Placeholder], Any]) -> bytes:
+    """Encode a payload with results of other drafts, which `mark` turns into numbers."""
+    plain = with_markers(payload, mark, lambda value: to_plain(value, "payload"))
+    return msgspec.json.encode(to_plain(plain, "payload"))
 
 
 def _misfit(payload: Raw, error: Exception) -> InvalidValue:

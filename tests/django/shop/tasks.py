@@ -154,6 +154,21 @@ def newest_task(number: int, version: int = 0) -> int:
     return version
 
 
+@task
+def add(numbers: list[int], offset: int = 0) -> int:
+    return sum(numbers) + offset
+
+
+@task(takes_context=True)
+def add_squares(context: JobmillContext, numbers: list[int]) -> int:
+    return sum(context.jobmill.sync.run_all(add.draft([number] * number) for number in numbers))
+
+
+@task(takes_context=True)
+def reset_password(context: JobmillContext, to: str, token: str, *more_tokens: str, note: str = "") -> None:
+    return None
+
+
 @task(timeout="50ms", max_attempts=1)
 async def never_ends() -> None:
     import asyncio

@@ -35,7 +35,7 @@ async def ask_copy(view: View) -> CopyScreen:
         queue=job.queue,
         priority=job.priority,
         tenant=job.tenant,
-        payload=_text(view.payload(job.to_dict()["payload"])),
+        payload=_text(view.document(job)["payload"]),
         unique_key=job.unique_key,
         names=await known_names(view),
     )

@@ -60,17 +60,14 @@ async def job(view: View) -> JobScreen:
     reads_log = found.state != "waiting" or view.param("log") is not None
     (reasons, is_fine), log = await asyncio.gather(_reasons(view, found, may_see=may_see), _log(view, found, reads_log))
     shape, word = state_of(found, view.now_ms)
-    document = found.to_dict()
-    payload = document["payload"]
-    for field in ("payload", "result", "headers"):
-        document[field] = view.payload(document[field])
+    document = view.document(found)
     max_attempts = _max_attempts(view, found)
     return JobScreen(
         job=document,
         shape=shape,
         word=word,
         max_attempts=max_attempts,
-        hidden=view.dashboard.redact.count(payload) if may_see else _leaves(payload),
+        hidden=view.hidden_count(found) if may_see else _leaves(found.to_dict()["payload"]),
         reasons=reasons,
         fine=is_fine,
         steps=steps(found, view.now_ms, max_attempts),

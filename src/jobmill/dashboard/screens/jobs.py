@@ -225,7 +225,7 @@ def _screen(
         chips=search.chips,
         tabs=tabs or [Tab(state=tab) for tab in TABS],
         rows=[_row(view, job, workers) for job in visible],
-        jobs=[shown_job(view, job) for job in visible] if view.wants_json else [],
+        jobs=[view.document(job) for job in visible] if view.wants_json else [],
         next=page.next,
         previous=page.previous,
         total=total[0],
@@ -243,12 +243,6 @@ def _makes_sense(act: str, tab: str) -> bool:
     if act in ("hold", "release") and tab != "all":
         return tab in (("due", "later", "retrying") if act == "hold" else ("held",))
     return any(state in _ACT_STATES[act] for state in TABS[tab].get("states", STATES))
-
-
-def shown_job(view: View, job: Job) -> dict[str, Any]:
-    """A job as JSON-ready values without what the visitor may not see."""
-    made = view.visible(job).to_dict()
-    return made | {field: view.payload(made[field]) for field in ("payload", "result", "headers")}
 
 
 # ---------------------------------------------------------------------------------------------------- rows

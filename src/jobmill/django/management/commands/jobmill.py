@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from jobmill.cli import main
 from jobmill.django.backend import BACKEND_VARIABLE, JobmillBackend, backends
+from jobmill.django.discovery import find_tasks
 from jobmill.django.interface import task_backends
 
 TARGET = "jobmill.django.worker:jobs"
@@ -55,7 +58,7 @@ class Command(BaseCommand):
             # The program that calls this is not ours to fork.
             arguments = [*arguments, "--spawn"]
         try:
-            self._run(arguments, backend, skip_checks, "jobmill")
+            self._run(arguments, backend, skip_checks, "manage.py jobmill")
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise CommandError(f"jobmill {' '.join(arguments)} failed", returncode=int(end.code)) from None
@@ -76,12 +79,43 @@ class Command(BaseCommand):
                 if not skip_checks:
                     self.check()
                 rest = _with_queues(rest, backend.queue_names)
+                self._warn_of_queues(rest, backend)
             rest = [TARGET, *rest]
+        elif command == "enqueue":
+            rest = _as_task(rest, backend)
         os.environ["JOBMILL_URL"] = backend.url
         os.environ[BACKEND_VARIABLE] = alias
         # Where `worker --processes` starts others, they find the modules of the project as this process does.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
-        main([command, *rest], prog_name=name)
+        main([command, *rest], prog_name=name + backend.backend_argument)
+
+    def _warn_of_queues(self, arguments: list[str], backend: JobmillBackend) -> None:
+        """Tasks of this entry of TASKS are never in another queue, so a worker for that queue has nothing to run."""
+        for queue in _params("worker", [TARGET, *arguments]).get("queues") or ():
+            if backend.queues and queue not in backend.queues:
+                others = [one for one in backends() if queue in one.queues]
+                advice = f"; add{others[0].backend_argument}" if others else ""
+                self.stderr.write(f"QUEUES of TASKS[{backend.alias!r}] does not have the queue {queue!r}{advice}")
+
+
+def _params(command: str, arguments: list[str]) -> dict[str, Any]:
+    """The options and arguments of a command line, as the command reads them."""
+    found = main.get_command(click.Context(main), command)
+    return found.make_context(command, list(arguments), resilient_parsing=True).params if found else {}
+
+
+def _as_task(arguments: list[str], backend: JobmillBackend) -> list[str]:
+    """With the queue and the priority of the task that the command line names, unless it has others."""
+    given = _params("enqueue", arguments)
+    name, tasks = given.get("name"), find_tasks()
+    if name is None:
+        return arguments
+    if name not in tasks:
+        near = difflib.get_close_matches(name, tasks, 1)
+        advice = f"; the nearest path is {near[0]!r}" if near else ""
+        raise CommandError(f"{name!r} is not the path of a Task{advice}")
+    own = {"queue": tasks[name].queue_name, "priority": backend.to_priority(tasks[name].priority)}
+    return [*(f"--{option}={value}" for option, value in own.items() if given.get(option) is None), *arguments]
 
 
 def _with_queues(arguments: list[str], queues: tuple[str, ...]) -> list[str]:

@@ -73,8 +73,14 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, _NO_SCHEMA):
         return SchemaTooOld(f"{error}; run `jobmill migrate`")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return StoreError(f"{error}; see the roles of `jobmill migrate --roles`")
+        return StoreError(f"{error}; {_missing_right(error)}")
     return StoreError(f"PostgreSQL: {error}") if isinstance(error, asyncpg.PostgresError) else error
+
+
+def _missing_right(error: Exception) -> str:
+    if "permission denied for database" in str(error):  # of a migration, which creates the schema
+        return "GRANT CREATE ON DATABASE to this role, or migrate as another one"
+    return "see the roles of `jobmill migrate --roles`"
 
 
 def ends_connection(error: BaseException) -> bool:

@@ -1,0 +1,1 @@
+"""An app whose tasks are in modules of a package."""

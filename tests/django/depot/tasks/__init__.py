@@ -1,0 +1,1 @@
+"""Imports nothing: a worker finds the modules of this package."""
