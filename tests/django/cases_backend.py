@@ -639,7 +639,7 @@ class ChecksTestCase(Case):
             self.assertEqual(self.ids(url="postgresql://10.0.0.1/shop", transaction="on_commit"), [])
 
     def test_a_check_writes_nothing(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, with_options(url=f"sqlite:///{folder}/new.db"):
+        with tempfile.TemporaryDirectory() as folder, with_options(test_url=f"sqlite:///{folder}/new.db"):
             found = [one.id for one in checks.run_checks(databases=["default"]) if "jobmill" in str(one.id)]
             self.assertEqual((found, os.listdir(folder)), (["jobmill.W001"], []))
             if connection.vendor == "sqlite":

@@ -56,7 +56,7 @@ def test_tests_leave_the_real_store_alone(tmp_path: Path) -> None:
     write_project(PAGE, tmp_path)
     with (tmp_path / "settings.py").open("a") as settings:
         settings.write(f'TASKS["default"]["OPTIONS"]["url"] = "sqlite:///{tmp_path}/shop.db"\n')
-    assert "Ran 6 tests" in run_tests(tmp_path)
+    assert "Ran 8 tests" in run_tests(tmp_path)
     assert not (tmp_path / "shop.db").exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from jobmill.core.durations import to_datetime
 from jobmill.core.payload import MAX_BYTES
 from jobmill.errors import InvalidValue
 from jobmill.handlers.draft import Draft
-from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import DEFAULT_QUEUE
 
 #: Jobs that are written in one call.
@@ -102,14 +100,9 @@ def _draft(client: Client, name: str, job: ForeignJob, options: dict[str, Any]) 
     handler = client.handlers.get(name)
     if handler is None and client.handlers:
         raise NotImportable(f"there is no handler named {name!r}: define it, or give --rename {name}=HANDLER", job.id)
-    if handler is not None and not _takes_calls(handler):
+    if handler is not None and not handler.takes_calls:
         return handler.options(**options).draft(*job.args, **job.kwargs)
     return client.draft(name, {"args": to_tagged(job.args), "kwargs": to_tagged(job.kwargs)}, **options)
-
-
-def _takes_calls(handler: Handler[..., Any]) -> bool:
-    """Whether a handler takes the arguments as two values, as tasks of `jobmill.compat.celery` and Django do."""
-    return list(inspect.signature(handler.fn).parameters)[-2:] == ["args", "kwargs"]
 
 
 def _reason(error: InvalidValue, job: ForeignJob) -> str:

@@ -119,7 +119,7 @@ class Handler(BoundHandler[P, R]):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether a payload has `args` and `kwargs` for another function, as those of Django's tasks have."""
+        """Whether a payload has `args` and `kwargs` for another function: as tasks of Django and `compat.celery`."""
         return list(inspect.signature(self.fn).parameters)[-2:] == ["args", "kwargs"]
 
     def _declared_draft(self, given: dict[str, Any]) -> Draft[R] | None:
