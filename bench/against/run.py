@@ -155,12 +155,14 @@ class Side:
         self._ground = ground
         self._folder = folder
         self._counts_instructions = counts_instructions
+        self._compiled: set[tuple[Path, str]] = set()
 
     def figures(self, tree: Tree, case: Case) -> dict[str, float]:
         """CPU and jobs/s of a run that nothing disturbs, and the counts of another run; or instructions alone."""
         jobs = case.jobs[self.store]
         if self._counts_instructions:
             few = max(jobs // 20, 50)
+            self._compile(tree, case, few)
             fewer, more = (self._instructions(tree, case, few * times) for times in (1, 3))
             return {INSTRUCTIONS: (more - fewer) / (2 * few)}
         with self._ground.fresh(self._ground.ours) as url:
@@ -172,6 +174,13 @@ class Side:
             counted = self._counted_on_wire if self.store in ON_A_SERVER else self._counted_inside
             found |= counted(tree, case, jobs // 4)  # the counts need fewer
         return found
+
+    def _compile(self, tree: Tree, case: Case, jobs: int) -> None:
+        """Run the probe once, uncounted: the first run compiles modules, which takes more than many jobs."""
+        if (tree.root, case.name) not in self._compiled:
+            with self._ground.fresh(self._ground.ours) as url:
+                self._probe(tree, case, jobs, url, False, lambda: 0.0)
+            self._compiled.add((tree.root, case.name))
 
     def _instructions(self, tree: Tree, case: Case, jobs: int) -> int:
         """Of all its processes, with start and end: the difference of two runs has only what jobs cost."""

@@ -128,7 +128,12 @@ def test_instructions_need_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is no package of Python or Node")
-def test_instructions_hardly_differ_between_two_runs(grounds: Grounds) -> None:
+def test_instructions_hardly_differ_between_two_runs(
+    grounds: Grounds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Although no module is compiled before the first one."""
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     (case,) = (one for one in CASES if one.name == "enqueue, lone caller")
     side = Side(grounds["memory"], grounds.folder, counts_instructions=True)
     first, second = (side.figures(HERE, Case(case.name, case.asked, {"memory": 4_000})) for _ in range(2))

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
+from pymongo.errors import AutoReconnect
 
 from jobmill.core.changes import Remove, Requeue
+from jobmill.core.due import NEVER_MS
 from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Policy
 from jobmill.core.values import Receipt
@@ -26,7 +28,7 @@ from jobmill.testing.contract.support import (
     state_of,
     succeed,
 )
-from tests.stores.mongo_killed import suspend, waits
+from tests.stores.mongo_killed import Killed, Life, give_life, suspend, waits
 from tests.stores.mongo_scene import Scene
 
 pytestmark = pytest.mark.stores("mongo")
@@ -53,6 +55,8 @@ class Stop:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
+        if name == "with_options":
+            return lambda **_: self
         if name != self._method:
             return real
 
@@ -64,6 +68,13 @@ class Stop:
             return await real(*given, **options)
 
         return write
+
+
+class Unavailable:
+    """A collection on a server that cannot be reached."""
+
+    def find(self, *_: Any, **__: Any) -> Any:
+        raise AutoReconnect("connection closed")
 
 
 async def between(stop: Stop, call: Awaitable[T], act: Callable[[], Awaitable[object]]) -> T:
@@ -94,6 +105,80 @@ async def test_an_end_of_an_earlier_round_sets_no_edge(scene: Scene) -> None:
     await settle(scene.store, succeed(claimed["b"]))
     assert await claim_ids(scene.store, 1) == ["a"]
     assert (await look(scene.store, "then")).held is not None
+
+
+async def test_a_settlement_comes_after_its_note_was_taken_for_a_lost_one(scene: Scene) -> None:
+    """The job is in the outbox afterwards, although the process ends right after the settlement."""
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+    scene.store.context.flows.sweep_from_ms = NEVER_MS
+
+    async def repair() -> None:
+        scene.clock.advance(6)
+        await scene.store.flush_outbox()
+        assert await scene.store.context.here.stages.count_documents({}) == 0
+
+    async with scene.another() as slow:
+        give_life(slow, Life(4, halfway=False))  # the note, the settlement, the same once more, the edge
+        stop = Stop(slow, "jobs", "bulk_write")
+        with pytest.raises(Killed):
+            await between(stop, settle(slow, succeed(claimed)), repair)
+    assert await state_of(scene.store, "a") == "succeeded"
+    assert await scene.store.flush_outbox() == 1
+    assert await claim_ids(scene.store) == ["then"]
+
+
+async def test_a_job_is_removed_while_its_settlement_sets_edges(scene: Scene) -> None:
+    """The end counts, although the process that settled has ended before it set the edges."""
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+    async with scene.another() as killed:
+        give_life(killed, Life(3, halfway=False))  # the note, the settlement, the edge
+        with pytest.raises(Killed):
+            await settle(killed, succeed(claimed))
+    assert await state_of(scene.store, "a") == "succeeded"
+    assert (await scene.store.change(["a"], Remove())).ids == ["a"]
+    assert await edges(scene.store, "then") == [("a", "succeeded")]
+    assert await claim_ids(scene.store) == ["then"]
+
+
+async def test_the_server_becomes_unavailable_after_a_settlement(scene: Scene) -> None:
+    """The worker need not wait until others take its note for that of a process that has ended."""
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+    here = scene.store.context.here
+    here.edges, real = Unavailable(), here.edges
+    exchanged = await scene.store.exchange([succeed(claimed)], None)
+    here.edges = real
+    assert (exchanged.settled, exchanged.has_outbox) == (["done"], True)
+    assert await scene.store.flush_outbox() == 1
+    assert await claim_ids(scene.store) == ["then"]
+    assert await here.stages.count_documents({}) == 0
+
+
+async def test_fsck_finds_nothing_while_a_job_is_settled(scene: Scene) -> None:
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+
+    async def check() -> None:
+        assert {one.check: one.evidence for one in await scene.store.fsck() if one.count} == {}
+
+    async with scene.another() as slow:
+        await between(Stop(slow, "edges", "bulk_write"), settle(slow, succeed(claimed)), check)
+
+
+async def test_a_released_job_is_to_fail_before_it_is_leased(scene: Scene) -> None:
+    """A claim gives out what it has found only if nothing of that has changed."""
+    await put(scene.store, new("a"), waits("then", "a"))
+    await settle(scene.store, succeed(await claim_one(scene.store)))
+    fails = {"$set": {"jobmill.deferredError": "no luck"}}
+
+    async def fail_later() -> None:
+        await scene.store.context.here.jobs.update_one({"jobmill.id": "then"}, fails)
+
+    async with scene.another() as slow:
+        (then,) = await between(Stop(slow, "jobs", "bulk_write"), claim(slow), fail_later)
+    assert then.job.deferred_error == "no luck"
 
 
 async def test_a_job_that_ends_again_while_it_is_requeued(scene: Scene) -> None:

@@ -241,6 +241,11 @@ class JobTally:
         elif job.state == "succeeded" and job.finished_ms is not None and job.started_ms is not None:
             self._durations_ms[key].append(job.finished_ms - job.started_ms)
 
+    def add_counts(self, counts: Iterable[Count]) -> None:
+        """Add jobs that others have counted; for `counts` only."""
+        for one in counts:
+            self._counts[one.queue, one.name, STATES.index(one.state)] += one.count
+
     def counts(self) -> list[Count]:
         """How many jobs there are, by queue, name and state."""
         return [Count(queue, name, STATES[state], n) for (queue, name, state), n in sorted(self._counts.items())]

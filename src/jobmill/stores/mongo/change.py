@@ -35,6 +35,7 @@ from jobmill.stores.mongo.flows import (
     resolve_ended,
     write_present_edges,
 )
+from jobmill.stores.mongo.notes import noted, return_to_outbox
 from jobmill.stores.mongo.patches import Decided, changed_meanwhile, write_patches
 from jobmill.stores.mongo.remove import remove
 from jobmill.stores.mongo.steps import forget_steps
@@ -162,9 +163,11 @@ async def _remove(
         patch = decide(Cancel(), Subject.of(one.job), now_ms)
         if isinstance(patch, Patch):
             cancels.append(structs.replace(one, patch=kept(patch)))
-    if cancels:
-        await write_patches(ctx, cancels, ["pending"], now_ms)
-    while pinned and (await resolve_ended(ctx, [one.document["_id"] for one in pinned])).has_more:
+    claimed = await write_patches(ctx, cancels, ["pending"], now_ms) if cancels else {}
+    ids = [one.document["_id"] for one in pinned]
+    if pinned:
+        await return_to_outbox(ctx, await noted(ctx, ids))
+    while pinned and (await resolve_ended(ctx, ids)).has_more:
         pass  # no job will be left that could have them in its outbox
-    gone = await remove(ctx, [one.document for one in decided], statuses, pinned=True)
+    gone = await remove(ctx, [one.document for one in decided if one.job.id not in claimed], statuses, pinned=True)
     return await changed_meanwhile(ctx, [one for one in decided if one.document["_id"] not in gone])

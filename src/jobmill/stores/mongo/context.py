@@ -86,6 +86,8 @@ class FlowMemory:
         self.swept_to: Document | None = None
         #: Whether Monque may have ended jobs that others wait for.
         self.has_ended = False
+        #: The _ids of notes that this process has left because the server became unavailable.
+        self.left_notes: set[ObjectId] = set()
 
 
 class MongoContext:

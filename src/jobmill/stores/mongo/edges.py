@@ -4,7 +4,7 @@ _id           .job: the _id of the dependent; .n: the number of the edge in it
 on, id        the _id of the dependency, and its id
 jobs          the collection of both jobs
 ifFailed, state, error
-open          true, until the dependent was released, or need not be, because of this edge
+open          true, until the dependent was released, or need not be, because of this edge; or a note names `on`
 round         `jobmill.round` of the dependency: an end of an earlier round does not set the edge
 
 A job that edges lead to has `jobmill.hasDependents`, so that it stays and so that its end sets them. Every writer of

@@ -11,11 +11,11 @@ from pymongo.errors import PyMongoError
 
 from jobmill.core.events import Event, settlement_events
 from jobmill.core.values import Claim, Exchanged, Settled
+from jobmill.stores.mongo import notes
 from jobmill.stores.mongo.claim import QueueClaim
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.flows import set_edges
 from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.outbox import flush_ended
 from jobmill.stores.mongo.purge import rearm
@@ -45,13 +45,15 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     settled: list[Settled] | None = None
     dues: list[int | None] = []
     has_outbox = False
+    note: ObjectId | None = None
     try:
         if claims and now_ms >= ctx.claims.rearm_from_ms and RECURRING in ctx.indexes:
             await _take_over(ctx, now_ms)
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
+        note = await notes.begin(ctx, given) if any(locator and locator.pin for _, locator in given) else None
         write = settle_suspended if any(one.children for one in settlements) else settle
         settled, ended = await write(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
-        has_outbox = bool(ended) and (await set_edges(ctx, ended)).has_more
+        has_outbox = await notes.set_noted_edges(ctx, note, ended) if note or ended else False
         if any(one.runs for one in settlements):
             await note_runs(ctx, settlements, settled, now_ms)
         left = claim.n if claim else 0
@@ -66,6 +68,8 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
         log.debug("MongoDB became unavailable during an exchange: %s", error)
         dues.append(now_ms)
         has_outbox = True  # perhaps
+        if note is not None:
+            ctx.flows.left_notes.add(note)
     finally:
         for one in claims:
             one.let_go(leased=False)

@@ -1,10 +1,11 @@
 """Jobs that wait for jobs: setting edges, releasing dependents, and the verbs that read flows.
 
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
-`outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
-between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first and looks at all edges of a
-dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both. An edge stays `open`
-until its dependent was released: one that was set by a process which has ended is found by that.
+`outbox`, or a note names it (notes.py). Then its edges are set, then its dependents are released, and the mark goes
+last. Where a process ends in between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first
+and looks at all edges of a dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees
+both. Without a note, an edge stays `open` until its dependent was released: one that was set by a process which has
+ended is found by that.
 """
 
 from __future__ import annotations
@@ -32,13 +33,26 @@ from jobmill.core.flows import (
 )
 from jobmill.core.job import Job, State
 from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
-from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, STATUS, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
+from jobmill.stores.mongo.codec import (
+    FINAL,
+    ID_SHOWN,
+    STATE,
+    STATUS,
+    WITHOUT_PAYLOAD,
+    Document,
+    id_of,
+    int_of,
+    ours_of,
+    update_of,
+)
 from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.filters import query_of
-from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.leases import marked
+from jobmill.stores.mongo.patches import Decided, patch_fields
 from jobmill.stores.mongo.read import aggregate
 from jobmill.stores.mongo.schema import FLOW
 from jobmill.stores.mongo.wake import notify
@@ -47,6 +61,9 @@ from jobmill.stores.mongo.wake import notify
 MAX_ATTEMPTS = 20
 _WITHOUT_LARGE = {**WITHOUT_PAYLOAD, "jobmill.signals": 0}
 _RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
+#: The fields of a held job that releasing it needs.
+_HELD = dict.fromkeys(("name", "status", "priority", "nextRunAt", "failCount"), 1)
+_HELD |= dict.fromkeys(("jobmill.v", "jobmill.id", "jobmill.queue", "jobmill.held", "jobmill.deferredError"), 1)
 #: How many jobs of flows are read to find the ids of flows, for each id.
 JOBS_PER_FLOW = 20
 _BY_FLOW = {"jobmill.flow": -1}
@@ -75,6 +92,8 @@ class Ended(Struct, frozen=True):
     updated: Any
     pin: ObjectId | None
     round: int = 0
+    #: Whether it has kept its mark `outbox`; otherwise a note names it (notes.py).
+    in_outbox: bool = True
 
     @property
     def edge(self) -> tuple[EdgeState, str | None]:
@@ -105,34 +124,42 @@ async def set_edges(ctx: MongoContext, ended: Sequence[Ended], limit: int = MAX_
     """The same for jobs that are known to be final."""
     if not ended:
         return Resolved()
-    by_id = {one.id: one for one in ended}
-    query = {"on": {"$in": list(by_id)}, "open": True}
-    found = await ctx.here.edges.find(query, _MARKED, limit=limit + 1, batch_size=limit + 2).to_list()
-    edges = [one for one in found[:limit] if one["round"] <= by_id[one["on"]].round]
-    ends = {one.id: one.edge for one in ended}
-    await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
-    has_bad = any(is_bad(state) for state, _ in ends.values())
+    edges, has_more = await open_edges(ctx, ended, limit)
+    has_bad = await mark_edges(ctx, edges, ended)
     if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
         return Resolved(has_more=True)
-    has_more = len(found) > limit
     await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
     return Resolved(len(edges), has_more)
 
 
-async def _mark(
-    ctx: MongoContext, edges: Sequence[Document], ends: dict[ObjectId, tuple[EdgeState, str | None]]
-) -> None:
-    """Set edges that are still pending, and of the same round."""
+async def open_edges(ctx: MongoContext, ended: Sequence[Ended], limit: int) -> tuple[list[Document], bool]:
+    """The edges that the ends of these jobs set, and whether there are more than the limit."""
+    rounds = {one.id: one.round for one in ended}
+    query = {"on": {"$in": list(rounds)}, "open": True}
+    found = await ctx.here.edges.find(query, _MARKED, limit=limit + 1, batch_size=limit + 2).to_list()
+    return [one for one in found[:limit] if one["round"] <= rounds[one["on"]]], len(found) > limit
+
+
+async def mark_edges(
+    ctx: MongoContext, edges: Sequence[Document], ended: Sequence[Ended], *, closes: bool = False
+) -> bool:
+    """Set edges that are still pending, and of the same round; whether a job has ended without success.
+
+    Written to one member: what is left to do is still noted, or in the outbox, where this is lost.
+    """
+    ends = {one.id: one.edge for one in ended}
     groups: dict[tuple[Any, ...], list[Document]] = {}
     for one in edges:
-        groups.setdefault((*ends[one["on"]], one["round"]), []).append(one["_id"])
+        if one["state"] == "pending":
+            groups.setdefault((*ends[one["on"]], one["round"]), []).append(one["_id"])
     writes = []
     for (state, error, round), some in groups.items():
-        fields = {"state": state} | ({} if error is None else {"error": error})
+        fields = {"state": state} | ({} if error is None else {"error": error}) | ({"open": None} if closes else {})
         still = {"_id": {"$in": some}, "state": "pending", "round": round}
-        writes.append(UpdateMany(still, {"$set": fields}, hint=BY_ID))
+        writes.append(UpdateMany(still, update_of(fields), hint=BY_ID))
     if writes:
-        await ctx.here.edges.bulk_write(writes, ordered=False)
+        await ctx.here.edges.with_options(write_concern=ONE).bulk_write(writes, ordered=False)
+    return any(is_bad(state) for state, _ in ends.values())
 
 
 async def close_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
@@ -186,27 +213,42 @@ async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -
         now_ms = ctx.now()
         held = {"_id": {"$in": some}, "status": "pending", "jobmill.held.by": BY_JOBS, "jobmill.staged": None}
         decided: list[Decided] = []
-        async for document in ctx.here.jobs.find(held, _WITHOUT_LARGE, hint=BY_ID):
+        for document in await ctx.here.jobs.find(held, _HELD, hint=BY_ID, batch_size=len(some) + 1).to_list():
             job = ctx.job(document)
             patch = resolved(Subject.of(job), verdicts[document["_id"]], now_ms)
             if patch is not None:
                 decided.append(Decided(document, job, patch))
-        left += await _write_dependents(ctx, decided, now_ms)
+        left += await _write_alike(ctx, decided, now_ms)
     return left
 
 
-async def _write_dependents(ctx: MongoContext, decided: Sequence[Decided], now_ms: int) -> list[ObjectId]:
-    """Write patches of waiting jobs, and let others know; which jobs were changed meanwhile."""
-    if not decided:
-        return []
-    refused = await write_patches(ctx, decided, ["pending"], now_ms)
-    events: list[Event] = []
+async def _write_alike(ctx: MongoContext, decided: Sequence[Decided], now_ms: int) -> list[ObjectId]:
+    """Write patches of waiting jobs, equal ones at once, and let others know; which jobs were changed meanwhile."""
+    mark, groups = new_object_id(), dict[tuple[Any, ...], list[Decided]]()
     for one in decided:
-        if one.job.id not in refused:
-            events += one.patch.events
-            _announce(ctx, one.job, one.patch.fields.get("due_ms"), now_ms)
+        held = str(ours_of(one.document).get("held"))
+        groups.setdefault((held, one.job.deferred_error, *one.patch.fields.values()), []).append(one)
+    writes = []
+    for alike in groups.values():
+        ids = {"_id": {"$in": [one.document["_id"] for one in alike]}, "status": "pending"}
+        update = update_of({"jobmill.mark": mark, **patch_fields(ctx, alike[0], now_ms)})
+        writes.append(UpdateMany(alike[0].unchanged | ids, update, hint=BY_ID))
+    if not writes:
+        return []
+    done = {one.document["_id"] for one in decided}
+    if (await ctx.here.jobs.bulk_write(writes, ordered=False)).matched_count < len(done):
+        done = await marked(ctx, list(done), mark)
+    await _published(ctx, [one for one in decided if one.document["_id"] in done], now_ms)
+    return [one.document["_id"] for one in decided if one.document["_id"] not in done]
+
+
+async def _published(ctx: MongoContext, changed: Sequence[Decided], now_ms: int) -> None:
+    """Let others know about jobs that wait and were changed."""
+    events: list[Event] = []
+    for one in changed:
+        events += one.patch.events
+        _announce(ctx, one.job, one.patch.fields.get("due_ms"), now_ms)
     await publish(ctx, events)
-    return [one.document["_id"] for one in decided if one.job.id in refused]
 
 
 def _announce(ctx: MongoContext, job: Job, due_ms: int | None, now_ms: int) -> None:
@@ -253,7 +295,7 @@ async def _reopen(ctx: MongoContext, edges: Sequence[Document], round: int) -> N
     for id, looked in verdicts.items():
         if (found := jobs.get(id)) and (patch := held_again(Subject.of(found[1]), looked, now_ms)) is not None:
             decided.append(Decided(*found, patch))
-    await _write_dependents(ctx, decided, now_ms)  # a job that was claimed meanwhile runs, or fails
+    await _write_alike(ctx, decided, now_ms)  # a job that was claimed meanwhile runs, or fails
 
 
 async def _jobs_of(ctx: MongoContext, edges: Sequence[Document]) -> dict[ObjectId, tuple[Document, Job]]:

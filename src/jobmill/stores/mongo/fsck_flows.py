@@ -37,7 +37,7 @@ async def check_flows(ctx: MongoContext, repair: bool) -> list[Finding]:
         "outbox": ("jobs ended more than a minute ago, and jobs that wait for them do not know", _outbox),
         "orphan_edge": ("edges belong to jobs that do not exist", _orphan_edges),
         "edge_to_ended": ("edges are pending, but the jobs that they lead to are gone or have ended", _invalid_edges),
-        "staged_orphan": ("calls that enqueue jobs have not ended, and their processes have", _staged),
+        "staged_orphan": ("calls that enqueue or settle jobs have not ended, and their processes have", _staged),
         "pinned": ("final jobs are kept for jobs that do not exist", _pinned),
     }
     return [await _run(ctx, name, text, find, repair) for name, (text, find) in texts.items()]

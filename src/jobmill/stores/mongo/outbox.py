@@ -12,6 +12,7 @@ from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, FIRST_EDGE, drop_edges, of_jobs, pin
 from jobmill.stores.mongo.flows import close_edges, ended_of, release, resolve_ended, set_edges
+from jobmill.stores.mongo.notes import noted
 
 #: At this interval, some edges are checked: another program may have removed their jobs.
 SWEEP_MS = 10_000
@@ -70,6 +71,10 @@ async def invalid(ctx: MongoContext, edges: Sequence[Document]) -> tuple[set[Obj
     wanted = {one["on"] for one in edges if one.get("open")}
     found = await _found(ctx, wanted)
     ended = {id for id, one in found.items() if one.get("status") in FINAL and "outbox" not in ours_of(one)}
+    if ended:
+        # A call settles some of them now, or has done so since the edges were read.
+        ended -= await noted(ctx, ended)
+        ended.intersection_update(await ctx.here.edges.distinct("on", {"on": {"$in": list(ended)}, "open": True}))
     return wanted - found.keys(), ended
 
 

@@ -68,6 +68,8 @@ class _Given(Struct, frozen=True):
     locator: MongoLocator
     #: Whether edges lead to the job: then it stays, and its end sets them.
     is_pinned: bool
+    #: Whether a note names the job (notes.py): then its end removes its mark `outbox`.
+    is_noted: bool
     #: What holds the job, where it waits for jobs again.
     held: Held | None = None
 
@@ -84,7 +86,8 @@ class _Given(Struct, frozen=True):
     def ended(self, now_ms: int) -> Ended:
         """The job, which is final now. If it was pinned after its claim, it stays in the outbox for a while."""
         one, locator = self.settlement, self.locator
-        return Ended(locator.id, one.state, one.error, date(now_ms), locator.pin, locator.round)
+        in_outbox = not self.is_noted
+        return Ended(locator.id, one.state, one.error, date(now_ms), locator.pin, locator.round, in_outbox)
 
     @property
     def is_special(self) -> bool:
@@ -98,7 +101,8 @@ async def settle(
     """Write settlements, together with the leases of a claim.
 
     Return one response per settlement, in their order, and the jobs that are final now and that edges lead to. Each
-    settlement has the locator of its job; None: the job does not exist.
+    settlement has the locator of its job; None: the job does not exist. A note
+    names the jobs that edges lead to and that it `ends`.
     """
     call = _Call(ctx, now_ms, ["lost"] * len(settlements))
     first: dict[ObjectId, _Given] = {}
@@ -110,7 +114,8 @@ async def settle(
             call.settled[index] = Refused(too_large, of_result=True)
         elif locator is not None:
             held = await _held_again(ctx, one, locator, now_ms) if locator.has_dependencies else None
-            given = _Given(index, one, locator, locator.pin is not None, held)
+            is_pinned = locator.pin is not None
+            given = _Given(index, one, locator, is_pinned, is_pinned and ends(one), held)
             if first.setdefault(locator.id, given) is not given:
                 # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
                 repeated.append(given)
@@ -120,6 +125,11 @@ async def settle(
     if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
     return call.settled, call.ended
+
+
+def ends(settlement: Settlement) -> bool:
+    """Whether this settlement ends a job, so that a note must name it where edges lead to it."""
+    return settlement.state != "waiting" and settlement.runs is None
 
 
 def puts_back(settlement: Settlement, now_ms: int) -> bool:
@@ -181,9 +191,9 @@ class _Call(Struct):
             for one in group.given:
                 if one.locator.id in done:
                     self.settled[one.index] = "done"
-                elif one.is_final and not one.is_pinned and one.locator.id in pinned:
-                    # Edges were added after the claim.
-                    await self.write([structs.replace(one, is_pinned=True)], Leasing())
+                elif one.is_final and (one.is_noted or not one.is_pinned) and one.locator.id in pinned:
+                    # Edges were added after the claim, or the note was taken for one of a process that has ended.
+                    await self.write([structs.replace(one, is_pinned=True, is_noted=False)], Leasing())
                 elif index in errors and len(group.given) > 1:
                     # The server has stopped at the first job that it refused.
                     await self.write([one], Leasing())
@@ -247,9 +257,10 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Grou
     groups: dict[object, _Group] = {}
     for one in given:
         for settlement, more in _versions(one):
-            key = (*_values(settlement, one.locator), one.held, repr(more) if more is not _NO_EDGES else "")
+            condition = one.locator.pin if one.is_noted else "" if more is _NO_EDGES else repr(more)
+            key = (*_values(settlement, one.locator), one.held, condition)
             if key not in groups:
-                groups[key] = _Group(update_for(settlement, one.locator, mark, now_ms, one.held), more)
+                groups[key] = _Group(update_for(settlement, one.locator, mark, now_ms, one.held, one.is_noted), more)
             groups[key].given.append(one)
     return list(groups.values())
 
@@ -258,6 +269,8 @@ def _versions(one: _Given) -> list[tuple[Settlement, Document]]:
     """What to write under which conditions. Whether edges lead to a job is known when it becomes final, not before."""
     settlement = one.settlement
     if settlement.runs is None and settlement.waits_for is None:
+        if one.is_noted:
+            return [(settlement, {"jobmill.hasDependents": one.locator.pin})]
         return [(settlement, {} if one.is_pinned or settlement.state == "waiting" else _NO_EDGES)]
     return _recurring(settlement) if settlement.runs is not None else _signalled(settlement)
 
@@ -285,7 +298,9 @@ def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, *more)
 
 
-def update_for(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None) -> Document:
+def update_for(
+    one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None, is_noted: bool = False
+) -> Document:
     """The update that settles a job; `held`: what holds it afterwards."""
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
@@ -294,6 +309,8 @@ def update_for(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: i
         "jobmill.mark": mark,
         ("jobmill.progress" if one.state == "waiting" else "jobmill.armed"): None,
     }
+    if is_noted:
+        fields["jobmill.outbox"] = None
     if one.attempts is not None:
         fields |= attempt_fields(one.attempts, one.error)
     if one.due is not None:

@@ -1,4 +1,4 @@
-"""Calls that enqueue jobs with edges: all of them or none (the collection jobmill_stages).
+"""Calls that enqueue jobs with edges: all of them or none (the collection jobmill_stages, see also notes.py).
 
 _id           the id of the call
 jobs          the collection of the jobs
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from bson import ObjectId
 
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.mongo import schema
+from jobmill.stores.mongo import notes, schema
 from jobmill.stores.mongo.codec import FAR_MS, Document, date, ms_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
@@ -122,7 +122,8 @@ async def left_over(ctx: MongoContext) -> set[ObjectId]:
 
 
 async def _late(ctx: MongoContext) -> list[Document]:
-    query = {"jobs": ctx.url.collection, "at": {"$lte": date(ctx.now() - GRACE_MS)}}
+    is_late = [{"at": {"$lte": date(ctx.now() - GRACE_MS)}}, {"_id": {"$in": list(ctx.flows.left_notes)}}]
+    query = {"jobs": ctx.url.collection, "$or": is_late}
     return await ctx.here.stages.find(query).limit(_MAX_STAGES).to_list()
 
 
@@ -133,9 +134,16 @@ async def end_others(ctx: MongoContext, parent: ObjectId) -> None:
 
 
 async def _end(ctx: MongoContext, late: Document) -> None:
-    """Finish a call that has committed. Undo another one, after making sure that it cannot commit."""
+    """Finish a call that has committed. Undo another one, after making sure that it cannot commit.
+
+    What a note names goes back to the outbox.
+    """
     id, parent = late["_id"], late.get("parent")
-    if parent is not None:
+    if "ended" in late:
+        await notes.return_to_outbox(ctx, late["ended"])
+        await notes.end(ctx, id)
+        ctx.flows.left_notes.discard(id)
+    elif parent is not None:
         begun = {"_id": parent, "jobmill.suspending": id}
         await ctx.here.jobs.update_one(begun, {"$unset": {"jobmill.suspending": ""}}, hint=BY_ID)
         found = await ctx.here.jobs.find_one({"_id": parent}, {"jobmill.suspended": 1})

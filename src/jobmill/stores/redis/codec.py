@@ -108,8 +108,8 @@ def without_lone_surrogates(h: dict[bytes, bytes]) -> dict[bytes, bytes]:
 #: The fields of a job that Jobmill made and that has no options.
 _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
 
-#: The same, of a job that others wait for.
-_READ_PLAINLY = _PLAIN | {b"jmy", b"parentKey", b"parent"}
+#: The same, of a job that others wait for, or that has waited for others.
+_READ_PLAINLY = _PLAIN | {b"jmy", b"parentKey", b"parent", b"jmg", b"jmu"}
 
 #: All fields that have no influence on how a job is settled.
 SETTLED_PLAINLY = _PLAIN | {
@@ -145,6 +145,7 @@ def claimed_job(
                 claims=1,
                 worker=worker,
                 flow=None if flow is None else flow.decode(),
+                dependencies=_length(h[b"jmg"]) if b"jmg" in h else 0,
             )
         if not isinstance(id, str):
             raise UnreadableJob("its id is not UTF-8 text")

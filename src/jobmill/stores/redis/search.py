@@ -13,12 +13,12 @@ from jobmill.core.job import FINAL, LIVE, STATES
 from jobmill.core.stats import matches
 from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, Count, CountUpTo, Filter, Page, Stats
 from jobmill.stores.common.whole_jobs import JobTally
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext, by_queue
 from jobmill.stores.redis.filters import scores, tests
 from jobmill.stores.redis.ids import RUN, local_id, port_id, queue_of
 from jobmill.stores.redis.queues import all_queues, registered_queues
-from jobmill.stores.redis.read import LISTS, QUEUES_PER_CALL, SETS, FoundJob, depths, found_job, stored_jobs
-from jobmill.stores.redis.scripts import LENGTHS, PAGE
+from jobmill.stores.redis.read import LISTS, QUEUES_PER_CALL, SETS, FoundJob, depths, found_job
+from jobmill.stores.redis.scripts import LENGTHS, MATCHING, PAGE
 
 # Of a search that reads a few fields of most jobs. A server takes about 3 ms for this many.
 _MAX_SEARCHED_PER_CALL = 2_000
@@ -57,8 +57,18 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit
 
 
 async def count(c: RedisContext, filter: Filter) -> list[Count]:
-    """See the port. Every job that may match is read."""
-    return (await _tally(c, filter)).counts()
+    """See the port. Every job that may match is read; of the jobs of a flow, the server counts what it can decide."""
+    if filter.flow is None:
+        return (await _tally(c, filter)).counts()
+    jobs = await _jobs_of_flow(c, filter)
+    tally = JobTally(c.clock.now())
+    step = _MAX_SEARCHED_PER_CALL if jobs.can_count else MAX_JOBS_PER_CALL
+    for low in range(0, jobs.total, step):
+        counted, found = await jobs.count(low, low + step)
+        tally.add_counts(counted)
+        for one in found:
+            tally.add(one.job)
+    return tally.counts()
 
 
 async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
@@ -120,6 +130,8 @@ class _JobsById:
         self._filter = filter
         self._ids = ids
         self.total = len(ids)
+        #: Whether the server can decide which jobs match.
+        self.can_count = structs.replace(filter, queue=None, states=None, flow=None, name=None) == EVERYTHING
 
     async def reach(self, position: int | None) -> bool:
         """See `_JobsInSets`."""
@@ -127,17 +139,29 @@ class _JobsById:
 
     async def read(self, low: int, high: int, **_: Any) -> tuple[int, list[FoundJob]]:
         """See `_JobsInSets`."""
-        some = self._ids[low:high]
-        found = await stored_jobs(self._context, some, {id: queue_of(id) for id in some})
-        jobs = [_with_port_id(found[id], id, low + n) for n, id in enumerate(some) if id in found]
-        return 0, [one for one in jobs if matches(one.job, self._filter)]
+        return 0, (await self._matching(low, high))[1]
+
+    async def count(self, low: int, high: int) -> tuple[list[Count], list[FoundJob]]:
+        """How many jobs match, and the jobs that the server cannot decide about."""
+        return await self._matching(low, high, counts=self._filter.flow if self.can_count else None)
+
+    async def _matching(self, low: int, high: int, counts: str | None = None) -> tuple[list[Count], list[FoundJob]]:
+        c, filter, numbers = self._context, self._filter, list[Count]()
+        request: dict[str, Any] = {"match": tests(filter), "key": filter.unique_key, "counts": counts}
+        request["states"] = None if filter.states is None else dict.fromkeys(filter.states, True)
+        found: list[FoundJob] = []
+        some_ids = enumerate(self._ids[low:high], low)
+        for queue, some in by_queue(some_ids, lambda one: queue_of(one[1]) or "", high - low):
+            ids = [local_id(queue, id) for _, id in some]
+            counted, rows = await c.run(MATCHING, queue, c.clock.now(), ids=ids, **request)
+            numbers += [Count(queue, name.decode(), state.decode(), n) for state, name, n in counted]
+            found += [_with_port_id(found_job(c, queue, row, position=some[i - 1][0]), ids[i - 1]) for i, *row in rows]
+        return numbers, [one for one in found if matches(one.job, filter)]
 
 
-def _with_port_id(found: FoundJob, id: str, position: int) -> FoundJob:
-    """A job that was found by its id with the name of its queue."""
-    queue = found.job.queue
-    shown = port_id(queue, local_id(queue, id), found.is_ours)
-    return found._replace(job=structs.replace(found.job, id=shown), position=position)
+def _with_port_id(found: FoundJob, id: str) -> FoundJob:
+    """A job that was found by this id."""
+    return found._replace(job=structs.replace(found.job, id=port_id(found.job.queue, id, found.is_ours)))
 
 
 class _JobsInSets:
@@ -226,17 +250,7 @@ async def _candidates(c: RedisContext, filter: Filter) -> _JobsById | _JobsInSet
     wait: ours are in a hash as well.
     """
     if filter.flow is not None:
-        queues = await registered_queues(c) if filter.queue is None else [filter.queue]
-        sets = await c.each(queues, [("SMEMBERS", f":jobmill:flow:{filter.flow}")])
-        return _JobsById(
-            c,
-            filter,
-            [
-                f"{queue}:{id.decode(errors='replace')}"
-                for queue, (found,) in zip(queues, sets, strict=True)
-                for id in sorted(found)
-            ],
-        )
+        return await _jobs_of_flow(c, filter)
     is_live = filter.recurring and filter.states is not None and set(LIVE).issuperset(filter.states)
     if not (filter.declared or is_live):
         return await _sets(c, filter)
@@ -252,6 +266,20 @@ async def _candidates(c: RedisContext, filter: Filter) -> _JobsById | _JobsInSet
         for sid in sorted({sid for sids in replies for sid in sids})
     ]
     return _JobsById(c, filter, ids)
+
+
+async def _jobs_of_flow(c: RedisContext, filter: Filter) -> _JobsById:
+    queues = await registered_queues(c) if filter.queue is None else [filter.queue]
+    sets = await c.each(queues, [("SMEMBERS", f":jobmill:flow:{filter.flow}")])
+    return _JobsById(
+        c,
+        filter,
+        [
+            f"{queue}:{id.decode(errors='replace')}"
+            for queue, (found,) in zip(queues, sets, strict=True)
+            for id in sorted(found)
+        ],
+    )
 
 
 async def _sets(c: RedisContext, filter: Filter) -> _JobsInSets:

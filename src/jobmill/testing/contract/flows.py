@@ -11,7 +11,7 @@ import pytest
 from jobmill.core.changes import Cancel, Hold, Release, Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFailed
-from jobmill.core.job import JobOptions, Keep
+from jobmill.core.job import JobOptions, Keep, State
 from jobmill.core.lifecycle import Policy
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NOW, Depth, Filter, FlowCount, NewJob, QueueChange, Settlement, after, at
@@ -19,6 +19,7 @@ from jobmill.errors import InvalidValue
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
+    NAME,
     QUEUE,
     claim,
     claim_ids,
@@ -260,6 +261,27 @@ class DependencyContract:
         assert (depth.due, depth.held) == (count, 0)
         assert (await store.exchange([], None)).has_outbox is False
 
+    async def test_the_jobs_of_a_flow_are_found_by_state(self, harness: Harness) -> None:
+        """More of them than a store reads one by one, in every list or set that a store may have."""
+        store, flow = harness.store, "report"
+        kinds: dict[str, dict[str, Any]] = {"urgent": {}, "plain": {"priority": 1}, "later": {"due": after(60_000)}}
+        names = [f"{kind}-{n}" for kind in kinds for n in range(20)]
+        await put(store, *[waits(id, flow=flow, **kinds[id.split("-")[0]]) for id in names], new("other"))
+        report = waits("report", *names, flow=flow, name="report", if_failed="run")
+        await put(store, report, waits("alone", flow="alone"))
+        claimed = {one.job.id: one for one in await claim(store, 18)}
+        await settle(store, *[succeed(claimed[f"urgent-{n}"]) for n in range(2)], fail(claimed["urgent-2"]))
+        await store.change(["urgent-3", "plain-0"], Cancel())
+        states: dict[State, int] = {"succeeded": 2, "failed": 1, "cancelled": 2, "running": 14, "waiting": 41}
+        of_mail = {(one.name, one.state): one.count for one in await store.count(Filter(flow=flow))}
+        assert of_mail == {(NAME, state): count for state, count in states.items()} | {("report", "waiting"): 1}
+        for state, count in states.items():
+            found = await find_all(store, Filter(flow=flow, states=(state,), name=NAME), 5)
+            assert len(set(found)) == len(found) == count
+        assert (await store.flow_counts([flow]))[flow].states == states | {"waiting": 42}
+        assert await find_all(store, Filter(flow=flow, states=("failed",))) == ["urgent-2"]
+        assert [one.count for one in await store.count(Filter(flow=flow, held=True))] == [1]
+
     # ------------------------------------------------------------------------------------------------ released
 
     async def test_a_released_job_has_the_position_in_which_it_was_enqueued(self, harness: Harness) -> None:
@@ -272,6 +294,42 @@ class DependencyContract:
         assert await claim_ids(store, 1) == ["urgent"]
         assert await claim_ids(store, 1) == ["then"]
         assert await claim_ids(store) == ["later"]
+
+    async def test_jobs_that_one_call_releases_have_their_positions(self, harness: Harness) -> None:
+        """Each among the jobs that were enqueued before and after it, whatever the order of the settlements is."""
+        store = harness.store
+        await put(store, *[new(f"first-{n}") for n in range(5)])
+        first = await claim(store)
+        pairs = [(new(f"plain-{n}"), waits(f"then-{n}", f"first-{n}")) for n in range(5)]
+        await put(store, *[one for pair in pairs for one in pair])
+        await settle(store, *[succeed(first[n]) for n in (3, 0, 4, 1)])
+        released = ["plain-0", "then-0", "plain-1", "then-1", "plain-2", "plain-3", "then-3", "plain-4", "then-4"]
+        assert await claim_ids(store) == released
+
+    async def test_one_call_releases_jobs_of_all_kinds(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, *[new(f"first-{n}") for n in range(8)])
+        first = await claim(store)
+        kinds: list[dict[str, Any]] = [{}, {"priority": 1}, {"due": after(5_000)}, {"queue": "other"}]
+        await put(store, *[waits(f"then-{n}", f"first-{n}", **kind) for n, kind in enumerate(kinds)])
+        past_ms = store.now() - 5_000
+        await put(store, waits("past", "first-7", due=at(past_ms)))
+        await put(store, waits("then-4", "first-4"), waits("then-5", "first-5"), waits("both", "first-5", "first-6"))
+        assert (await store.change(["then-4"], Hold())).ids == ["then-4"]
+        await settle(store, *[fail(one) if one.job.id == "first-5" else succeed(one) for one in first])
+        found = await store.get(["then-2", "then-4", "then-5", "both"])
+        assert [job and (job.held and job.held.by, job.deferred_error) for job in found] == [
+            (None, None),
+            (("person",), None),
+            (None, "dependency first-5 failed: no luck"),
+            (None, "dependency first-5 failed: no luck"),
+        ]
+        assert (await look(store, "past")).due_ms == past_ms
+        *others, last = await claim_ids(store)
+        assert (sorted(others), last) == (["both", "past", "then-0", "then-5"], "then-1")
+        assert await claim_ids(store, queues=["other"]) == ["then-3"]
+        await harness.advance(5)
+        assert await claim_ids(store) == ["then-2"]
 
     async def test_a_delay_counts_from_the_release(self, harness: Harness) -> None:
         store = harness.store

@@ -82,25 +82,43 @@ if #plain > 0 then
     call('ZADD', Q .. ':jobmill:expiry', unpack(expiring))
   end
   -- As tell() in flows.lua, for all jobs that one waits for.
+  local told_all, pending_keys = {}, {}
   for parent, told in pairs(by_parent) do
-    local dependencies, children, pending, results = parent .. ':dependencies', {}, {}, {}
-    for i = 1, #told, 2 do
-      children[#children + 1] = told[i]
-    end
-    for i, is_pending in ipairs(redis.pcall('SMISMEMBER', dependencies, unpack(children))) do
-      if is_pending == 1 then
-        pending[#pending + 1] = children[i]
-        results[#results + 1], results[#results + 2] = children[i], told[2 * i]
+    local dependencies, pending, results = parent .. ':dependencies', {}, told
+    if #told == 2 then
+      pending[1] = redis.pcall('SREM', dependencies, told[1]) == 1 and told[1] or nil
+    else
+      local children = {}
+      for i = 1, #told, 2 do
+        children[#children + 1] = told[i]
+      end
+      results = {}
+      for i, is_pending in ipairs(redis.pcall('SMISMEMBER', dependencies, unpack(children))) do
+        if is_pending == 1 then
+          pending[#pending + 1] = children[i]
+          results[#results + 1], results[#results + 2] = children[i], told[2 * i]
+        end
+      end
+      if #pending > 0 then
+        call('SREM', dependencies, unpack(pending))
       end
     end
     if #pending > 0 then
       redis.pcall('HSET', parent .. ':processed', unpack(results))
-      call('SREM', dependencies, unpack(pending))
-      if call('EXISTS', dependencies) == 0 then
-        freed[#freed + 1] = parent
-      end
+      told_all[#told_all + 1], pending_keys[#pending_keys + 1] = parent, dependencies
     end
   end
+  -- One command says so where all of them have more dependencies, or none has.
+  local still_wait = #told_all > 0 and call('EXISTS', unpack(pending_keys))
+  for i = 1, still_wait == #told_all and 0 or #told_all do
+    if still_wait == 0 or call('EXISTS', pending_keys[i]) == 0 then
+      freed[#freed + 1] = told_all[i]
+    end
+  end
+end
+local has_released = false
+if #freed > 0 and not (paused or feed_on) then
+--- include freed
 end
 
 -- 2. A claim from a queue without pause, limits and feed, while no delayed job is due and the next jobs have names that this
@@ -172,6 +190,7 @@ end
 --- include waiting
 --- include repair
 --- include claim
+waiting_grew = has_released
 
 -- Measured with one slot: making these functions took 11 of 36 us of a call, and most calls need none of them.
 local function rarely()

@@ -10,8 +10,10 @@ for i, queue in ipairs(ask.queues) do
   local counts = {}
   for position, flow in ipairs(ask.flows) do
     local states = {}
-    for _, id in ipairs(call('SRANDMEMBER', Q .. ':jobmill:flow:' .. flow, ask.limit)) do
-      local state = state_of(id)
+    local ids = call('SRANDMEMBER', Q .. ':jobmill:flow:' .. flow, ask.limit)
+    local found = states_of(ids)
+    for i = 1, #ids do
+      local state = found[i]
       if state then
         states[state] = (states[state] or 0) + 1
       end

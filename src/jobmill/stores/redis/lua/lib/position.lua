@@ -1,34 +1,12 @@
--- Back to its old position: before all jobs that were added after it. Jobs with another due time (jmd) have no such position.
-local MAX_PASSED = 200
+-- Back to its old position: before all jobs that were added after it.
+--- include wait_position
 
-local function is_before(other, seq)
-  local h = redis.pcall('HMGET', job_key(other), 'jm', 'jmd')
-  local its_seq = tonumber(h[1])
-  return its_seq and not h[2] and its_seq < seq
-end
-
-local function back_to_wait(id, seq)
-  local passed = 0
-  local last = seq and call('LINDEX', wait_key(), 0)
-  if last and is_before(last, seq) then
-    call('LPUSH', wait_key(), id)  -- all others were added before it
-    return
+local function back_to_wait(id, number)
+  if number then
+    back_to_list(wait_key(), {{number, id}})
+  else
+    call('RPUSH', wait_key(), id)
   end
-  if last then
-    local front = call('LRANGE', wait_key(), -MAX_PASSED, -1)
-    for i = 1, #front do
-      if is_before(front[i], seq) then
-        passed = #front - i + 1
-        break
-      end
-    end
-  end
-  local behind = {id}
-  local aside = passed > 0 and call('RPOP', wait_key(), passed) or {}
-  for i = #aside, 1, -1 do
-    behind[#behind + 1] = aside[i]
-  end
-  call('RPUSH', wait_key(), unpack(behind))
 end
 
 local function back_to_prioritized(id, priority, seq)
@@ -38,7 +16,7 @@ local function back_to_prioritized(id, priority, seq)
     'LIMIT', 0, MAX_PASSED)
   local passed = 0
   for i = 1, seq and #front or 0, 2 do
-    if is_before(front[i], seq) then
+    if (number_of(front[i]) or seq) < seq then
       passed = i
     end
   end

@@ -1,0 +1,91 @@
+"""Notes: which jobs that others wait for a call is about to settle (the collection jobmill_stages).
+
+_id, jobs, at     as in stages.py
+ended             the _ids of the jobs
+
+Without a note, each job keeps its mark `outbox` until its edges are set, and each edge its mark `open` until its
+dependent is released: two more writes for each job. With a note, the settlement itself removes `outbox`, and an edge is
+set and closed by one write. Measured with 100 jobs in a call, CPU of client and server: 158 us a job, with a note 103.
+
+The note is written before the settlement, and removed after the last dependent was released. `return_to_outbox` does
+the rest for a process that has ended in between. A note is written to one member: if it is lost with that member, so is
+every write after it, or the sweep of `flush_outbox` finds the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from bson import ObjectId
+
+from jobmill.core.flows import MAX_RELEASED
+from jobmill.stores.mongo.codec import Document, date
+from jobmill.stores.mongo.connection import ONE
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.edges import chunks, pin
+from jobmill.stores.mongo.flows import Ended, close_edges, mark_edges, open_edges, release, resolve_ended, set_edges
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.leases import MongoLocator
+from jobmill.stores.mongo.settle import ends
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+
+async def begin(ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]]) -> ObjectId | None:
+    """Before jobs are settled; None if no job ends that edges lead to, as far as its claim knew."""
+    ended = [locator.id for one, locator in settlements if locator and locator.pin and ends(one)]
+    if not ended:
+        return None
+    note = new_object_id()
+    document: Document = {"_id": note, "jobs": ctx.url.collection, "at": date(ctx.now()), "ended": ended}
+    await ctx.here.stages.with_options(write_concern=ONE).insert_one(document)
+    return note
+
+
+async def end(ctx: MongoContext, note: ObjectId) -> None:
+    """All edges are set, or the jobs are in the outbox again."""
+    await ctx.here.stages.with_options(write_concern=ONE).delete_one({"_id": note})
+
+
+async def set_noted_edges(ctx: MongoContext, note: ObjectId | None, ended: Sequence[Ended]) -> bool:
+    """Set the edges that lead to jobs that are final now, and release dependents; whether more is left to do."""
+    noted = [one for one in ended if not one.in_outbox]
+    has_more = await _set_and_close(ctx, noted) if noted else False
+    if others := [one for one in ended if one.in_outbox]:
+        has_more = (await set_edges(ctx, others)).has_more or has_more
+    if note is not None:
+        await end(ctx, note)
+    return has_more
+
+
+async def _set_and_close(ctx: MongoContext, ended: Sequence[Ended]) -> bool:
+    ids = [one.id for one in ended]
+    edges, has_more = await open_edges(ctx, ended, MAX_RELEASED)
+    if has_more:
+        await return_to_outbox(ctx, ids)
+        return (await resolve_ended(ctx, ids)).has_more
+    has_bad = await mark_edges(ctx, edges, ended, closes=True)
+    if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
+        await return_to_outbox(ctx, ids)
+        return True
+    await close_edges(ctx, [one for one in edges if one["state"] != "pending"])
+    return False
+
+
+async def return_to_outbox(ctx: MongoContext, ids: Collection[ObjectId]) -> None:
+    """Leave the edges that lead to these jobs to `flush_outbox`.
+
+    A settlement that has not come so far finds another `hasDependents` than that of its claim, and keeps `outbox`.
+    """
+    await pin(ctx, ids)
+    for some in chunks(ids):
+        closed = {"on": {"$in": some}, "open": None, "state": {"$ne": "pending"}}
+        await ctx.here.edges.update_many(closed, {"$set": {"open": True}})
+
+
+async def noted(ctx: MongoContext, ids: Collection[ObjectId]) -> set[ObjectId]:
+    """Which of these jobs are in a note."""
+    found = ctx.here.stages.find({"jobs": ctx.url.collection, "ended": {"$in": list(ids)}}, {"ended": 1})
+    return {id async for one in found for id in one["ended"]}.intersection(ids)
