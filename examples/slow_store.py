@@ -23,6 +23,7 @@ from jobmill.core.job import FINAL, KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, K
 from jobmill.core.queue_limits import QueueLimits, changed_settings
 from jobmill.core.stats import matches
 from jobmill.core.tallies import Tally
+from jobmill.core.unique_policy import Owner, Replace, when_taken
 from jobmill.errors import InvalidValue
 from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.bell import Bell
@@ -30,6 +31,7 @@ from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.common.response import response_ms
+from jobmill.stores.common.taken_keys import TakenKeys
 
 
 class Database:
@@ -172,17 +174,42 @@ def enqueue_all(db: Database, now_ms: int, jobs: Jobs, new_jobs: Sequence[values
 def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob, seq: int) -> values.Receipt:
     if new.id in jobs:
         return values.Receipt(new.id, "exists")
-    owner = owner_of(jobs, new.queue, new.name, new.unique_key)
-    if owner is None:
-        stored = jobs[new.id] = JobRecord(seq, whole_jobs.new_job(new, now_ms))
-        save(db, stored)
-        publish(db, now_ms, [job_event(stored.job, "enqueued", now_ms)])
-        return values.Receipt(new.id, "created")
-    rule = owner.job.recurrence
-    if new.recurrence is None or rule is None:
-        return values.Receipt(owner.job.id, "duplicate")
-    save(db, owner, **whole_jobs.updated_fields(new, owner.job, now_ms))
-    return values.Receipt(owner.job.id, "pinned" if rule.pinned else "updated")
+    if new.unique_key is not None and (receipt := taken(db, now_ms, jobs, new)) is not None:
+        return receipt
+    stored = jobs[new.id] = JobRecord(seq, whole_jobs.new_job(new, now_ms))
+    save(db, stored)
+    publish(db, now_ms, [job_event(stored.job, "enqueued", now_ms)])
+    return values.Receipt(new.id, "created")
+
+
+def taken(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob) -> values.Receipt | None:
+    """The receipt of a new job whose unique key is taken; None if the job may be stored."""
+    if (owner := owner_of(jobs, new.queue, new.name, new.unique_key)) is not None:
+        rule = owner.job.recurrence
+        if new.recurrence is not None and rule is not None:
+            save(db, owner, **whole_jobs.updated_fields(new, owner.job, now_ms))
+            return values.Receipt(owner.job.id, "pinned" if rule.pinned else "updated")
+        decided = when_taken(new.policy, new.due, Owner.of(owner.job), now_ms)
+        if decided == "duplicate":
+            return values.Receipt(owner.job.id, "duplicate")
+        if isinstance(decided, Replace):
+            save(db, owner, **whole_jobs.replaced_fields(new, decided))
+            return values.Receipt(owner.job.id, "updated")
+        if decided == "cancel":
+            change_one(db, now_ms, jobs, owner.job.id, changes.Cancel(), 0)
+        else:
+            save(db, owner, unique_key=None)
+    with taken_keys(db) as keys:
+        holder = keys.take(new, now_ms)
+    return None if holder is None else values.Receipt(holder, "duplicate")
+
+
+@contextmanager
+def taken_keys(db: Database) -> Iterator[TakenKeys]:
+    record = db.read("keys", "all")
+    keys = TakenKeys() if record is None else msgspec.json.decode(record, type=TakenKeys)
+    yield keys
+    db.write("keys", "all", msgspec.json.encode(keys))
 
 
 def held(jobs: Jobs, lease: values.Lease, now_ms: int) -> JobRecord | None:
@@ -371,6 +398,9 @@ def change_one(db: Database, now_ms: int, jobs: Jobs, id: str, change: changes.C
         save(db, stored, claims=stored.job.claims + 1)
     if patch.removes:
         delete(db, jobs, id)
+    if isinstance(change, changes.Cancel | changes.Remove):
+        with taken_keys(db) as keys:
+            keys.free([id])
     publish(db, now_ms, patch.events)
     return None
 
@@ -605,8 +635,9 @@ def purge(db: Database, now_ms: int, limit: int = 1_000) -> values.Purged:
     jobs = all_jobs(db)
     for id in whole_jobs.expired(((0, run, KEEP_RUN) for run in all_runs(db)), now_ms):
         db.delete("runs", id)
-    with operations(db) as state:
+    with operations(db) as state, taken_keys(db) as keys:
         state.purge(now_ms)
+        keys.purge(now_ms)
     expired = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
     pinned = {edge.id for stored in jobs.values() for edge in stored.edges}
     ids = [id for id in expired if id not in pinned]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 
 _TABLES = (
     *("jobs", "history", "runs", "logs", "queues", "running", "events", "sleepers", "usage"),
-    *("workers", "tallies", "audit", "edges", "outbox", "dropped", "steps", "signals"),
+    *("workers", "tallies", "audit", "edges", "outbox", "dropped", "steps", "signals", "taken_keys"),
 )
 _EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
 

@@ -26,6 +26,8 @@ import jobmill
 
 BATCH = 1_000
 CONCURRENCY = 50
+#: The first call of each kind prepares its statement, on each connection of the pool.
+WARM_CALLS = 10
 #: After a pickup the worker has this long to become idle again.
 GAP_S = 0.01
 
@@ -100,6 +102,8 @@ async def enqueue(url: str, jobs: int, callers: int = 1, batch: int = 1) -> dict
     await client.store.migrate()
     async with client:
         await noop.enqueue()  # connects
+        for _ in range(WARM_CALLS):
+            await client.enqueue_many([draft(noop), draft(noop)])
         left = jobs
 
         async def call() -> None:

@@ -87,6 +87,12 @@ class Store(Protocol):
         takes over recurrence (with the next revision), payload and due time; where the rule is the same and the new job
         `keeps_due`, it takes over the payload and `declared` only. It is "pinned" where a person has edited the rule of
         that job (`Recurrence.restated`): it takes over the payload only. Within one call the first job wins.
+
+        A new job with a policy says what happens if its key is taken. If a live job has the key,
+        `core.unique_policy.when_taken` decides. A key that was taken for a time (`UniquePolicy.for_ms`) is taken until
+        then, or as long as its job is live, for jobs with such a policy: also if the job was removed by its retention.
+        It is free again when the job is cancelled, or removed by `change`. What an enqueue without such a policy does
+        meanwhile is up to the store. Jobs of flows and recurring jobs have no policy.
         """
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:

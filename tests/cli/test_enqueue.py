@@ -49,6 +49,20 @@ def test_the_status_of_a_known_id_and_of_a_known_unique_key(shell: Shell) -> Non
     assert shell.json("enqueue", "good", "--unique-key", "k") == {"id": first, "status": "duplicate"}
 
 
+def test_what_happens_if_the_unique_key_is_taken(shell: Shell) -> None:
+    debounced = ["--unique-key", "a", "--debounce", "5s"]
+    first = shell.enqueue("good", '{"n": 1}', *debounced)
+    assert shell.json("enqueue", "good", '{"n": 2}', *debounced) == {"id": first, "status": "updated"}
+    assert shell.json("jobs", "show", first)["payload"] == {"n": 2}
+    throttled = ["--unique-key", "b", "--unique-for", "1h"]
+    second = shell.enqueue("good", '{"n": 1}', *throttled)
+    shell.tick()
+    assert shell.json("enqueue", "good", *throttled) == {"id": second, "status": "duplicate"}
+    third = shell.enqueue("good", "--unique-key", "c")
+    assert shell.json("enqueue", "good", "--unique-key", "c", "--when-live", "cancel")["status"] == "created"
+    assert shell.json("jobs", "show", third)["state"] == "cancelled"
+
+
 def test_a_recurring_job_is_updated_by_its_key(shell: Shell) -> None:
     said = ["--cron", "0 9 * * mon", "--timezone", "Europe/Berlin", "--key", "monday"]
     first = shell.json("enqueue", "good", *said)

@@ -56,6 +56,7 @@ def test_an_attribute_can_have_dots(here: Shell) -> None:
         ("broken:jobs", "broken cannot be imported: ZeroDivisionError: division by zero (broken.py:2)"),
         ("typo:jobs", "typo cannot be imported: SyntaxError:"),
         ("needy:jobs", "needy cannot be imported: ModuleNotFoundError: No module named 'not_installed' (needy.py:1)"),
+        ("twice:jobs", "a name that no other handler has (twice.a has it), got 'a' (twice.py:5)"),
         ("json.py:jobs", "json.py cannot be imported: the name 'json' is taken by"),
         (":jobs", "expected module:client or file.py:client"),
     ],
@@ -68,6 +69,7 @@ def test_an_invalid_target_is_reported_in_one_line(here: Shell, target: str, sai
         "broken": "def f():\n    return 1 / 0\nf()",
         "typo": "def",
         "needy": "import not_installed",
+        "twice": "import jobmill\njobs = jobmill.connect()\n@jobs.handler\ndef a(): ...\njobs.handler(name='a')(a)",
         "json": "",
     }.items():
         here.write_app(text, f"{name}.py")

@@ -32,8 +32,8 @@ LEVELS = {
 #: Possible products, and the number of the last migration.
 FACTS = {
     "memory": (["the memory of this process"], None),
-    "sqlite": (["SQLite"], 8),
-    "postgres": (["PostgreSQL"], 8),
+    "sqlite": (["SQLite"], 9),
+    "postgres": (["PostgreSQL"], 9),
     "redis": (["Redis", "Valkey"], None),
     "mongo": (["MongoDB"], None),
 }

@@ -236,6 +236,7 @@ async def test_what_cannot_be_changed_is_refused_for_that_job_alone(jobs: Client
     assert answer.ids == [waiting]
     assert set(answer.refused) == {"nope", done}
     assert "cancelled" in answer.refused[done]
+    assert answer.missing == ["nope"]
     assert set((await jobs.reschedule([done], delay=5)).refused) == {done}
     assert set((await jobs.reprioritize([done], priority=5)).refused) == {done}
 

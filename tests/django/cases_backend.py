@@ -130,6 +130,12 @@ class TransactionTestCase(Case):
             self.assertEqual(tasks.unique_task.enqueue(7).id, first.id)
         self.assertEqual(stored(), ["unique_task"])
 
+    def test_a_task_that_waits_takes_over_the_newest_arguments(self) -> None:
+        first = tasks.newest_task.enqueue(7, version=1)
+        again = tasks.newest_task.enqueue(7, version=2)
+        self.assertEqual(again.id, first.id)
+        self.assertEqual(run(first).return_value, 2)
+
     @with_options(transaction="on_commit")
     def test_on_commit(self) -> None:
         with self.assertRaises(KeyError), transaction.atomic():

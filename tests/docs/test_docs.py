@@ -242,7 +242,7 @@ def definitions(path: Path) -> set[str]:
 
 def test_the_architecture_names_every_loop_and_every_layer() -> None:
     loops = {spans(row["loop"])[0] for row in table(ARCHITECTURE, "The loops of a worker", "loop")}
-    expected = ("exchanger", "heartbeat", "reporter", "janitor", "hooks", "usage", "recycle", "announcer")
+    expected = ("exchanger", "heartbeat", "reporter", "janitor", "outbox", "hooks", "usage", "recycle", "announcer")
     assert loops == {f"worker/{name}.py" for name in expected}
     layers = {name for row in table(ARCHITECTURE, "The layers", "layer") for name in spans(row["modules"])}
     own = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}

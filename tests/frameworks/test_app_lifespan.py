@@ -227,10 +227,16 @@ async def test_a_second_ctrl_c_releases_the_jobs_of_a_worker_that_stops(tmp_path
         assert (job.state, job.crashes, job.claims) == ("waiting", 0, 1)
 
 
+async def test_a_setting_may_switch_the_worker_off(jobs: Client) -> None:
+    async with jobs.app_lifespan(worker=False, concurrency=5, is_stopping=bool)(None):
+        assert await jobs.workers() == []
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"concurrency": 5}, "worker"),
+        ({"worker": False, "concurrency": 0}, "concurrency"),
         ({"is_stopping": bool}, "worker"),
         ({"worker": True, "is_stopping": True}, "is_stopping"),
         ({"worker": True, "concurrency": 0}, "concurrency"),

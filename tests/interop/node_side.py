@@ -54,6 +54,13 @@ class NodeSide:
         """A job with a unique key of ours, which BullMQ knows as a deduplication id."""
         return await self.add(id, name=name, deduplication={"id": f"{name} {key}"}, **about)
 
+    async def add_by_policy(self, id: str, key: str, policy: str, *, ms: int = 0, **about: Any) -> Any:
+        """The same with a policy of ours: "for", "debounce", "replace" or "cancel"."""
+        modes = {"for": {"ttl": ms}, "debounce": {"ttl": ms, "extend": True, "replace": True}}
+        modes |= {"replace": {"replace": True}, "cancel": {}}
+        about |= {"delay": ms} if policy == "debounce" else {}
+        return await self.add(id, deduplication={"id": f"send {key}", **modes[policy]}, **about)
+
     async def node_add(self, id: str | None = None, *, queue: str = "mail", name: str = "send", **opts: Any) -> Any:
         """A job with Node's own options and defaults, added by Node on both sides."""
         await self.ask("add", queue, name=name, data={"to": "ada"}, opts={"jobId": id, **opts})

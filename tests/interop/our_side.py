@@ -24,6 +24,7 @@ from jobmill.core.lifecycle import (
 )
 from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.retry import backoff as to_backoff
+from jobmill.core.unique_policy import UniquePolicy
 from jobmill.core.values import NOW, Claim, Claimed, NewJob, QueueChange, RateLimit, Refused, Report, after, at
 from jobmill.stores.redis import RedisStore
 from tests.interop.node_side import BACKOFF, LEASE_MS, TOKEN, WORKER, NodeSide
@@ -64,6 +65,14 @@ class OurSide:
     async def add_unique(self, id: str, key: str, **about: Any) -> Any:
         """A job with a unique key of ours, which BullMQ knows as a deduplication id."""
         (receipt,) = await self.store.enqueue([msgspec.structs.replace(_new_job(id, "mail", **about), unique_key=key)])
+        return _short(receipt.id)
+
+    async def add_by_policy(self, id: str, key: str, policy: str, *, ms: int = 0, **about: Any) -> Any:
+        """The same with a policy: "for", "debounce", "replace" or "cancel"."""
+        fields: dict[str, Any] = {"for": {"for_ms": ms}, "debounce": {"debounce_ms": ms}}
+        rules = UniquePolicy(**fields.get(policy, {"when_live": policy}))
+        job = _new_job(id, "mail", delay=ms if policy == "debounce" else about.pop("delay", 0), **about)
+        (receipt,) = await self.store.enqueue([msgspec.structs.replace(job, unique_key=key, policy=rules)])
         return _short(receipt.id)
 
     async def add_recurring(self, id: str, key: str, **rule: Any) -> Any:

@@ -72,6 +72,8 @@ async def test_replace_without_a_time(both: Twins) -> None:
     await both.add("a", deduplication={"id": "key", "replace": True}, delay=5_000)
     await both.add("b", deduplication={"id": "key", "replace": True}, delay=5_000)
     await both.add("c", deduplication={"id": "key", "replace": True})
+    await both.claim()
+    await both.add("d", deduplication={"id": "key", "replace": True}, delay=5_000)
 
 
 async def test_reschedule(both: Twins) -> None:
@@ -115,3 +117,38 @@ async def test_our_unique_key(both: Twins) -> None:
     await both.add_unique("c", "key")
     await both.complete("a")
     await both.add_unique("d", "key", delay=1_000)
+
+
+async def test_our_unique_key_for_a_time(both: Twins) -> None:
+    await both.add_by_policy("a", "key", "for", ms=60_000)
+    await both.add_by_policy("b", "key", "for", ms=90_000)
+    await both.claim()
+    await both.add_by_policy("c", "key", "for", ms=60_000)
+    await both.complete("a")
+    await both.add_by_policy("d", "key", "for", ms=60_000)
+    await both.add_unique("e", "key")
+    await both.remove("a")
+    await both.add_by_policy("f", "key", "for", ms=60_000)
+
+
+async def test_our_debounced_job(both: Twins) -> None:
+    await both.add_by_policy("a", "key", "debounce", ms=30_000)
+    await both.later(30)
+    assert await both.claim() == ["a"]
+    await both.complete("a")
+
+
+async def test_our_key_that_a_waiting_job_leaves_to_its_next_payload(both: Twins) -> None:
+    await both.add_by_policy("a", "key", "replace", delay=5_000)
+    await both.later(5)
+    await both.claim()
+    await both.add_by_policy("b", "key", "replace")
+    await both.complete("a")
+    await both.add_by_policy("c", "key", "replace")
+
+
+async def test_our_key_whose_job_the_next_one_cancels(both: Twins) -> None:
+    await both.add_by_policy("a", "key", "cancel")
+    await both.claim()
+    await both.complete("a")
+    await both.add_by_policy("b", "key", "cancel", priority=3)

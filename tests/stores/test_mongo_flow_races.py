@@ -142,11 +142,35 @@ async def test_a_job_is_removed_while_its_settlement_sets_edges(scene: Scene) ->
     assert await claim_ids(scene.store) == ["then"]
 
 
+async def test_a_job_loses_its_dependents_before_it_is_settled(scene: Scene) -> None:
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+    assert (await scene.store.change(["then"], Remove())).ids == ["then"]
+    assert await settle(scene.store, succeed(claimed)) == ["done"]
+    assert await settle(scene.store, succeed(claimed)) == ["lost"]
+    assert await scene.store.context.here.stages.count_documents({}) == 0
+
+
+async def test_a_job_loses_its_dependents_before_its_note_is_repaired(scene: Scene) -> None:
+    """Nothing keeps it any more."""
+    await put(scene.store, new("a"), waits("then", "a"))
+    claimed = await claim_one(scene.store)
+    async with scene.another() as killed:
+        give_life(killed, Life(3, halfway=False))  # the note, the settlement, the edge
+        with pytest.raises(Killed):
+            await settle(killed, succeed(claimed))
+    assert (await scene.store.change(["then"], Remove())).ids == ["then"]
+    scene.clock.advance(6)
+    await scene.store.flush_outbox()
+    assert {one.check: one.evidence for one in await scene.store.fsck() if one.count} == {}
+    assert await scene.store.context.here.jobs.count_documents({"jobmill.hasDependents": {"$exists": True}}) == 0
+
+
 async def test_the_server_becomes_unavailable_after_a_settlement(scene: Scene) -> None:
     """The worker need not wait until others take its note for that of a process that has ended."""
     await put(scene.store, new("a"), waits("then", "a"))
     claimed = await claim_one(scene.store)
-    here = scene.store.context.here
+    here: Any = scene.store.context.here
     here.edges, real = Unavailable(), here.edges
     exchanged = await scene.store.exchange([succeed(claimed)], None)
     here.edges = real

@@ -35,7 +35,7 @@ async def sent(*jobs: NewJob) -> Recording:
     """What one call sends."""
     store, connection = PostgresStore("postgresql://nowhere/none"), Recording()
     call = partial(_call, store.context, connection)  # type: ignore[arg-type]
-    await insert(call, [jobs], (None, False, False, None))
+    await insert(call, [jobs], (None, False, False, None), {})
     return connection
 
 

@@ -103,6 +103,20 @@ async def is_free(sql: Sql, id: str) -> bool:
 # ---------------------------------------------------------------------------------------------------- settlements
 
 
+async def test_a_release_reads_each_row_once(sql: Sql, direct: PostgresStore) -> None:
+    """Neither the history, where the caller knows the state, nor the edges again, if all of a job were set."""
+    count = 20
+    await put(direct, *[one for n in range(count) for one in (new(f"first-{n}"), waits(f"then-{n}", f"first-{n}"))])
+    ids, states = [f"first-{n}" for n in range(count)], ["succeeded"] * count
+    await sql.execute("BEGIN")
+    edges_set = await sql.fetchval("SELECT edges_set FROM jobmill.release($1, $2, $3, NULL, 100)", 1, ids, states)
+    rows = await sql.fetch("SELECT relname, idx_scan FROM pg_stat_xact_user_tables WHERE schemaname = 'jobmill'")
+    scans = {name: count for name, count in rows if name in ("history", "edges", "jobs")}
+    await sql.execute("COMMIT")
+    assert (edges_set, scans) == (count, {"history": 0, "edges": count, "jobs": count})
+    assert len(await claim(direct, 3 * count)) == 2 * count
+
+
 async def test_two_transactions_end_the_last_two_dependencies(direct: PostgresStore, slow: Open, sql: Sql) -> None:
     await put(direct, new("a"), new("b"), waits("then", "a", "b"))
     one, two = await claim(direct)

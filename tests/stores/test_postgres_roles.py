@@ -10,11 +10,12 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from msgspec import structs
 
 import jobmill
 from jobmill import Client, StoreError
 from jobmill.core.audit import AuditEntry, AuditFilter
-from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
+from jobmill.core.changes import Cancel, Hold, Remove, Requeue, Reschedule
 from jobmill.core.events import Event
 from jobmill.core.flows import Signal, Step
 from jobmill.core.job import Progress
@@ -24,6 +25,8 @@ from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Filter, Lease, QueueChange, RateLimit, Report, after
 from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres.codec import new_job_row
+from jobmill.stores.postgres.unique_policy import PLAN_TYPES, Plan
 from jobmill.testing.contract.announce import card, tally
 from jobmill.testing.contract.flows import edges, waits
 from jobmill.testing.contract.steps import suspend
@@ -40,6 +43,7 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
+from jobmill.testing.contract.unique_policy import CANCEL, FOR_A_MINUTE, REPLACE, debounced, keyed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.kit.measure import best_of
@@ -218,6 +222,31 @@ async def test_a_producer_enqueues_flows(place: Place) -> None:
             await sql.execute(f'DELETE FROM "{place.schema}".edges')
 
 
+async def test_a_producer_enqueues_by_policies_and_changes_only_the_owners_of_keys(place: Place) -> None:
+    await put(place.owner, new("waits", key="r", payload="old"), new("cancelled", key="c"), new("other", key="o"))
+    await place.owner.change(["waits"], Hold(note="secret"))
+    async with place.store("producer") as store, connected(as_user_of(store)) as sql:
+        policies = [keyed(REPLACE, key="r", payload="new"), keyed(CANCEL, key="c"), keyed(FOR_A_MINUTE, key="f")]
+        assert [receipt.status for receipt in await store.enqueue(policies)] == ["updated", "created", "created"]
+        async with sql.transaction():
+            receipts = await store.enqueue_within(sql, [debounced(key="f"), keyed(CANCEL, key="c")])
+            assert [receipt.status for receipt in receipts] == ["updated", "created"]
+        assert (await look(place.owner, "waits")).payload == "new"
+        assert await state_of(place.owner, "cancelled") == "cancelled"
+        owners = f"SELECT * FROM \"{place.schema}\".key_owners(NULL, NULL, '{{x}}', '{{mail}}', '{{send}}', '{{r}}')"
+        assert "secret" not in str(await sql.fetch(owners))
+        # A producer that names a job which has another key changes nothing.
+        plan = Plan(do="cancel", owner="other", version="0 waiting")
+        columns = [[one] for one in (*new_job_row(new("x", key="r")), False, *structs.astuple(plan)[: len(PLAN_TYPES)])]
+        numbers = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+        text = f'SELECT how FROM "{place.schema}".enqueue_by_policy(NULL, true, false, {numbers})'
+        assert await sql.fetchval(text, *columns) == "again"
+        assert await state_of(place.owner, "other") == "waiting"
+        assert await state_of(place.owner, "x") is None
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await sql.execute(f'DELETE FROM "{place.schema}".taken_keys')
+
+
 def as_user_of(store: PostgresStore) -> str:
     return store.context.url.url
 
@@ -284,6 +313,8 @@ async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
             report = Report(lease=claimed.lease, progress=Progress(50), lines=("here",))
             assert await store.report([report]) == []
             assert await settle(store, outcome(claimed)) == ["done"]
+        by_policy = [keyed(policy, key=f"{n}") for n, policy in enumerate((REPLACE, CANCEL, FOR_A_MINUTE) * 2)]
+        assert {receipt.status for receipt in await store.enqueue(by_policy)} == {"created"}
         await store.publish([PUBLISHED])
         assert await store.events("mail")
         await _run_a_flow(store)

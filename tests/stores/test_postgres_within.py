@@ -20,6 +20,7 @@ from jobmill.core.values import EVERYTHING, NewJob, QueueChange, Receipt, at
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import find_all, look, new, put_one
+from jobmill.testing.contract.unique_policy import REPLACE, keyed
 from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS, Caller, engine, of_asyncpg
 from tests.stores_under_test import emptied_postgres
@@ -248,7 +249,7 @@ async def test_another_database(store: PostgresStore, caller: Caller, request: p
         await other.migrate()
         async with CALLERS[name](url) as lost:
             await lost.begin()
-            for jobs in ([new()], [every_hour("x")], [new(), every_hour("x")]):
+            for jobs in ([new()], [every_hour("x")], [new(), every_hour("x")], [keyed(REPLACE)]):
                 with refusal("a connection to the database of the store.*schema 'jobmill' is another one"):
                     await store.enqueue_within(lost.within, jobs)
             # Nothing has failed in it, and nothing was done.

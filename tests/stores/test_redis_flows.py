@@ -34,6 +34,7 @@ from jobmill.testing.contract.support import (
     state_of,
     succeed,
 )
+from jobmill.testing.contract.unique_policy import CANCEL, keyed
 from tests.kit.redis_groups import RedisCluster
 
 pytestmark = pytest.mark.stores("redis")
@@ -183,6 +184,19 @@ async def test_a_large_flow_is_whole_or_not_there(redis_url: str, late: bool) ->
         calls += 1
     assert calls > 6
     assert written > 2
+
+
+async def test_a_job_with_a_policy_stays_if_its_large_flow_does_not(store: RedisStore, clock: ManualClock) -> None:
+    """It has cancelled another one, which nobody can undo."""
+    await put_one(store, keyed(CANCEL, "old"))
+    dies = Dies(store, 2)
+    with pytest.raises(StoreUnavailable):
+        await put(store, keyed(CANCEL, "next"), *map(new, IDS), waits("last", "next", *IDS))
+    dies.end()
+    clock.advance(STAGED_MS / 1000 + 1)
+    await store.flush_outbox()
+    assert [await state_of(store, id) for id in ("old", "next", IDS[0], "last")] == ["cancelled", "waiting", None, None]
+    assert await claim_ids(store) == ["next"]
 
 
 async def test_a_process_that_was_too_slow_cannot_commit(store: RedisStore, clock: ManualClock) -> None:

@@ -90,6 +90,24 @@ async def test_edges_that_another_process_adds_are_noticed(store: SqliteStore) -
     assert await claim_ids(store) == ["then"]
 
 
+async def test_released_jobs_share_statements(store: SqliteStore) -> None:
+    """However many there are: none is read whole, and none is written alone."""
+
+    async def statements(count: int) -> list[str]:
+        await put(store, *[one for n in range(count) for one in (new(f"{count}-{n}"), waits(None, f"{count}-{n}"))])
+        claimed, seen = await claim(store, count), list[str]()
+        connection = store._opened().write_connection
+        connection.set_trace_callback(seen.append)
+        assert await settle(store, *map(succeed, claimed)) == ["done"] * count
+        connection.set_trace_callback(None)
+        assert len(await claim(store, count)) == count
+        return seen
+
+    few, many = await statements(5), await statements(50)
+    assert len(few) == len(many)
+    assert [one for one in many if "keep_failed" in one or "jobs.options" in one] == []
+
+
 def plan(store: SqliteStore, statement: str, width: int) -> str:
     found = rows(store, "EXPLAIN QUERY PLAN " + statement, *[None] * width)
     return "\n".join(str(row[3]) for row in found)
@@ -99,6 +117,9 @@ def plan(store: SqliteStore, statement: str, width: int) -> str:
     ("name", "width", "expected"),
     [
         ("pinned", 1, "SEARCH edges USING COVERING INDEX jobmill_edges_on (on_seq=?)"),
+        ("dependents_of", 2, "SEARCH edges USING COVERING INDEX jobmill_edges_on (on_seq=?)"),
+        ("succeed_edges", 1, "SEARCH jobmill_edges USING INDEX jobmill_edges_on (on_seq=?)"),
+        ("unblocked", 1, "INDEX jobmill_blocking (job_seq=?)"),
         ("ended_edges", 2, "SEARCH edges USING INDEX jobmill_edges_on (on_seq=?)"),
         ("outbox_edges", 1, "SEARCH edges USING INDEX jobmill_edges_on (on_seq=? AND job_seq>?)"),
         ("still_waiting", 1, "INDEX jobmill_blocking (job_seq=?)"),

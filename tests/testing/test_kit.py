@@ -77,7 +77,8 @@ async def test_drain_raises_the_error_of_a_handler_with_a_note(app: App, kit: Ki
     with pytest.raises(ConnectionError, match="503") as raised:
         await kit.drain()
     (note,) = raised.value.__notes__
-    assert note == "raised by the job send(to='nobody') in attempt 1; it is due again at 2030-01-01 00:01:00+00:00"
+    due = 'it is due again at 2030-01-01 00:01:00+00:00: errors="keep" continues'
+    assert note == f"raised by the job send(to='nobody') in attempt 1; {due}"
     assert (await kit.drain()).names == ["send"]
 
 
@@ -326,6 +327,20 @@ async def test_a_lost_answer_means_that_the_store_has_applied_the_call(
     kit.enqueued.exactly(stored, app.send)
 
 
+async def test_an_outage(app: App, kit: Kit) -> None:
+    await app.send.enqueue(to="ada")
+    with kit.flaky_store(1, on=["enqueue", "exchange"]) as outage:
+        with pytest.raises(StoreUnavailable, match="lost the call of enqueue"):
+            await app.send.enqueue(to="bob")
+        with pytest.raises(StoreUnavailable, match="lost the call of exchange"):
+            await kit.drain()
+    assert outage.failures == 2, "the kit did not try again"
+    assert (await kit.drain()).names == ["send"]
+    for p in (-0.1, 1.1):
+        with pytest.raises(InvalidValue, match="a probability from 0 to 1"):
+            kit.flaky_store(p)
+
+
 async def test_the_same_seed_gives_the_same_failures(app: App, kit: Kit) -> None:
     async def failures() -> list[bool]:
         found = []
@@ -347,6 +362,20 @@ async def test_the_same_seed_gives_the_same_failures(app: App, kit: Kit) -> None
 
 
 # ---------------------------------------------------------------------------------------------------- enqueued
+
+
+async def test_fields_inside_of_a_field(app: App, kit: Kit) -> None:
+    @app.jobs.handler
+    async def post(mail: dict[str, Any]) -> None: ...
+
+    await post.enqueue(mail={"to": {"name": "ada", "copies": []}, "tags": ["a"], "more": {"x": 1}})
+    kit.enqueued.one(post, mail={"to": {"name": "ada"}})
+    kit.enqueued.one(post, mail={"tags": ["a"], "to": {"copies": []}})
+    others: list[dict[str, Any]] = [{"tags": []}, {"more": {}}, {"to": {"age": 7}}, {"to": "ada"}]
+    for wanted in others:
+        kit.enqueued.none(post, mail=wanted)
+    with pytest.raises(AssertionError, match="mail.to.name: 'ada' instead of 'bob'"):
+        kit.enqueued.one(post, mail={"to": {"name": "bob"}})
 
 
 async def test_enqueued_finds_jobs_by_handler_payload_and_options(app: App, kit: Kit) -> None:

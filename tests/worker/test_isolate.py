@@ -182,6 +182,7 @@ async def test_fail_snooze_and_a_backoff_function(run: Runs) -> None:
 async def test_invalid_payloads_and_results_are_errors(run: Runs) -> None:
     misfit = errored(await run(handlers.add, {"a": "one", "b": 2}))
     assert misfit.final
+    assert misfit.error_type == "jobmill.errors.InvalidValue"
     assert "Expected `int`, got `str`" in misfit.error
     unstorable = errored(await run(handlers.not_json))
     assert unstorable.final

@@ -111,6 +111,7 @@ async def test_a_result_that_cannot_be_converted_is_named_with_its_type(jobs: Cl
         job = await failed(await returns.enqueue())
     why = "expected a JSON value; converting a value of type Broken raised PydanticSerializationError"
     assert job.error == f"the handler finished, but its result cannot be stored: result: {why}"
+    assert job.attempts[-1].error_type == "jobmill.errors.InvalidValue"
 
 
 @pytest.mark.parametrize("value", ["x" * (11 * 1024 * 1024 - 2), [[1] * (1 << 19)] * 11])
@@ -319,6 +320,7 @@ async def test_the_error_of_a_payload_names_declared_fields_only(
     async with Worker(jobs):
         job = await failed(await jobmill.connect(store=jobs.store).enqueue("take", payload))
     assert job.error == f"payload: expected arguments that fit the handler's annotations; {why}"
+    assert [one.id async for one in jobs.find_all(error_type="jobmill.errors.InvalidValue")] == [job.id]
     assert "777777" not in caplog.text + (job.error or "") + repr(job.attempts)
 
 

@@ -42,6 +42,13 @@ class EnqueueCommand(click.Command):
 @click.option("--due-at", type=instant, help='Run the job at this time: ISO 8601 or "in 5m" (default: now).')
 @click.option("--priority", type=int, help="Priority; 0 runs first, larger numbers wait longer (default 0).")
 @click.option("--unique-key", metavar="KEY", help="Create no second job while a live job of this name has the key.")
+@click.option("--unique-for", type=duration, help="Create no second job for this time, even after the job is final.")
+@click.option("--debounce", type=duration, help="Run the job after this time; a further enqueue starts it anew.")
+@click.option(
+    "--when-live",
+    type=click.Choice(["skip", "replace", "cancel"]),
+    help="What happens to a live job that has the unique key (default skip: it stays, and this job is a duplicate).",
+)
 @click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default").')
 @click.option("--tenant", metavar="TENANT", help="Tenant that the job belongs to.")
 @click.option(
@@ -62,9 +69,9 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
     """Enqueue a job for the handler NAME, with PAYLOAD as JSON ("-" reads it from stdin).
 
     Prints the id of the job and a status: created, exists (a job has this id),
-    duplicate (a live job has this unique key), updated (a live recurring job
-    has this key, and got the new values) or pinned (a person has pinned the
-    rule of that recurring job).
+    duplicate (this unique key is taken), updated (a live job has this key, and
+    got the new values) or pinned (a person has pinned the rule of the live
+    recurring job).
     """
     arguments = read_payload(payload)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Where our own files are.
+_JOBMILL = str(Path(__file__).parents[1]) + os.sep
+
 
 def use_url(url: str | None) -> None:
     """A module that calls `connect()` without a URL gets this one, also in child processes."""
@@ -137,9 +140,9 @@ def _on_path(folder: Path) -> None:
 
 
 def _import_error(where: str, error: Exception) -> Unusable:
-    """The error with its position in the user's code: the last frame outside of Python's import machinery."""
+    """The error with its position in the user's code: the last frame that is neither ours nor importlib's."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
-    own = [one for one in frames if one.filename != __file__]
+    own = [one for one in frames if not one.filename.startswith(_JOBMILL)]
     position = f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError):
         position = f" ({error.filename}:{error.lineno})"

@@ -35,11 +35,16 @@ ASK_EVERY_S = 0.1
 
 
 def app_lifespan(
-    jobs: Client, *, worker: bool, inner: AppLifespan | None, is_stopping: IsStopping | None, options: WorkerOptions
+    jobs: Client,
+    *,
+    worker: bool | None,
+    inner: AppLifespan | None,
+    is_stopping: IsStopping | None,
+    options: WorkerOptions,
 ) -> AppLifespan:
     """A function for the `lifespan` of an application."""
-    if (options or is_stopping) and not worker:
-        raise InvalidValue("worker", "True, if options of a worker are given", worker)
+    if (options or is_stopping) and worker is None:
+        raise InvalidValue("worker", "True or False, if options of a worker are given", worker)
     if is_stopping is not None and not callable(is_stopping):
         raise InvalidValue("is_stopping", "a function that says whether the server stops", is_stopping)
     for name in _LIMITS:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from jobmill.client.bound_store import StoreSwap
 from jobmill.client.filters import make_filter
@@ -332,7 +332,7 @@ class Client(ManagesJobs):
     def app_lifespan(
         self,
         *,
-        worker: bool = False,
+        worker: bool | None = None,
         inner: AppLifespan | None = None,
         is_stopping: IsStopping | None = None,
         **options: Unpack[WorkerOptions],
@@ -340,8 +340,9 @@ class Client(ManagesJobs):
         """The lifespan of an application of FastAPI or Starlette: `FastAPI(lifespan=jobs.app_lifespan())`.
 
         It opens and closes this client. `worker=True` also runs a worker in the event loop of the application, with
-        these options and without signal handlers. It stops when the server begins to stop, if that is uvicorn or if
-        `is_stopping` says so; otherwise when the lifespan ends. `inner` is a lifespan of your own.
+        these options and without signal handlers; `worker=False` ignores the options. The worker stops when the server
+        begins to stop, if that is uvicorn or if `is_stopping` says so; otherwise when the lifespan ends. `inner` is a
+        lifespan of your own.
         """
         from jobmill.client.app_lifespan import app_lifespan
 
@@ -386,7 +387,7 @@ def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
     given = draft.options
     if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
         check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
-    return NewJob(
+    new = NewJob(
         id=id or given.id or store.new_id(),
         name=draft.name,
         queue=given.queue,
@@ -399,6 +400,7 @@ def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
         recurrence=given.recurrence,
         keeps_due=given.recurrence is not None and given.due == NOW,
     )
+    return new if given.policy is None else structs.replace(new, policy=given.policy)
 
 
 def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:

@@ -88,7 +88,7 @@ def _root_id(ordered: Sequence[Draft[Any]], referenced: set[int]) -> str | None:
 
 
 def _check(new_jobs: Sequence[NewJob]) -> None:
-    """Refuse what no store can do: jobs that wait for each other in a circle, and recurring jobs in flows.
+    """Refuse what no store can do: jobs that wait for each other in a circle, recurring jobs and policies in flows.
 
     Jobs of the call with the same unique key become one job, and count as one in a circle.
     """
@@ -98,6 +98,9 @@ def _check(new_jobs: Sequence[NewJob]) -> None:
         waits_for.setdefault(keys[new.id], []).extend(keys.get(after.id, after.id) for after in new.after)
         if new.recurrence is not None:
             raise recurring_dependency(new.id)
+        if new.policy is not None:
+            expected = "a job without unique_for, debounce and when_live in a flow"
+            raise InvalidValue("unique_key", expected, new.unique_key, "the jobs that wait for it need one job")
     cycle = find_cycle(waits_for)
     if cycle is not None:
         shown = cycle if len(cycle) <= 10 else [*cycle[:5], "…", *cycle[-4:]]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from jobmill.core.due import NEVER_MS, NOW, Due, Held, at
+from jobmill.core.due import NEVER_MS, NOW, Due, Held, at, due_fields
 from jobmill.core.events import Event, EventType, bare_job, job_event
 from jobmill.core.flows import BY_JOBS, Dependency, FailLater, Verdict, is_bad, refused_requeue, verdict
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
@@ -123,6 +123,11 @@ class Changed(Struct, frozen=True, kw_only=True):
     refused: dict[str, str]
     more: bool = False
 
+    @property
+    def missing(self) -> list[str]:
+        """The ids that were refused because the store has no such job."""
+        return [id for id, why in self.refused.items() if why == NO_SUCH_JOB]
+
 
 # ---------------------------------------------------------------------------------------------------- decisions
 
@@ -210,7 +215,7 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
         case Requeue():
             return _requeue(change, subject, now_ms, index)
         case Reschedule():
-            return Patch(fields={**_due_fields(subject, change.due, now_ms), "updated_ms": now_ms})
+            return Patch(fields={**due_fields(subject.held, change.due, now_ms), "updated_ms": now_ms})
         case Reprioritize():
             return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
         case Remove():
@@ -295,13 +300,6 @@ def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
     )
 
 
-def _due_fields(subject: Subject, due: Due, now_ms: int) -> dict[str, Any]:
-    """A new due time; a held job gets it when it is released."""
-    if subject.held is None:
-        return {"due_ms": due.resolve(now_ms)}
-    return {"held": structs.replace(subject.held, due=due)}
-
-
 def _no_longer_held(subject: Subject, now_ms: int) -> dict[str, Any]:
     """The fields of a job that nothing holds any more."""
     return {} if subject.held is None else {"held": None, "due_ms": subject.held.due.resolve(now_ms)}
@@ -343,6 +341,16 @@ def resolved(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None:
     is_free = patch.fields.get("held", True) is None
     events = (_event(dependent, "released", "waiting", now_ms),) if is_free else ()
     return structs.replace(patch, fields=patch.fields | fails, events=events)
+
+
+def released_alike(held: Held | None, now_ms: int) -> Patch | None:
+    """What becomes of every job with this hold that waits for no other job any more: `resolved`, once for all of them.
+
+    Without the event, which differs from job to job: where a feed is on, a store asks for each job.
+    """
+    alike = Subject(id="", name="", queue="", state="waiting", due_ms=NEVER_MS, held=held)
+    patch = resolved(alike, "run", now_ms)
+    return None if patch is None else structs.replace(patch, events=())
 
 
 def waits_for_jobs(dependent: Subject) -> bool:
@@ -391,7 +399,7 @@ def _new_rule(rule: Recurrence, subject: Subject, now_ms: int) -> Patch | str:
         return f"the rule cannot be read: {error}"
     if first_ms is None:
         return "the rule has no occurrence any more"
-    due = _due_fields(subject, at(first_ms), now_ms)
+    due = due_fields(subject.held, at(first_ms), now_ms)
     return Patch(fields={"recurrence": rule, **due, "occurrence_ms": first_ms, "updated_ms": now_ms})
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 #: The due time of a held job in its store: 9999-01-01. Later in that year, dates overflow in zones east of Greenwich.
 NEVER_MS: Final = 253_370_764_800_000
@@ -44,3 +44,8 @@ class Held(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     #: The person who holds it, and why.
     who: str | None = None
     note: str | None = None
+
+
+def due_fields(held: Held | None, due: Due, now_ms: int) -> dict[str, Any]:
+    """The fields of a waiting job that gets a due time. A held job has it from its release on."""
+    return {"due_ms": due.resolve(now_ms)} if held is None else {"held": structs.replace(held, due=due)}

@@ -20,6 +20,7 @@ from jobmill.core.due import at as at
 from jobmill.core.flows import After
 from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, LogLevel, Progress, State
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.unique_policy import UniquePolicy
 
 # ---------------------------------------------------------------------------------------------------- enqueue
 
@@ -43,13 +44,16 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     after: tuple[After, ...] = ()
     #: The flow that it belongs to.
     flow: str | None = None
+    #: What happens if its unique key is taken. None: it is a duplicate while a live job has the key.
+    policy: UniquePolicy | None = None
 
 
 class Receipt(Struct, frozen=True, gc=False):
     """The result of enqueueing one NewJob; `id` is the job that it became, or that was there already.
 
-    created: a new job. exists: a job with this id is in the store. duplicate: a live job has this unique key.
-    updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due time.
+    created: a new job. exists: a job with this id is in the store. duplicate: this unique key is taken, by a live job
+    or for a time. updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due
+    time; or a job that waits took over the payload, because the policy of the new job says so.
     pinned: a person has edited the rule of that job. It keeps its rule, stores the new one beside it, and takes over
     the payload.
     """

@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from jobmill.core.limits import check_tenant, check_unique_key
 from jobmill.core.retry import DEFAULT_BACKOFF
+from jobmill.core.unique_policy import WhenLive
 from jobmill.django.interface import InvalidTask, Task, task_backends
 from jobmill.errors import InvalidValue
-from jobmill.handlers.options import declared_options, error_types, handler_options
+from jobmill.handlers.options import POLICIES, declared_options, enqueue_options, error_types, handler_options
 
 #: Options of jobs that OPTIONS of a backend can have for all its tasks, and a task for itself.
 JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep_succeeded", "keep_failed")
@@ -22,7 +23,7 @@ JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep
 ERROR_OPTIONS: Final = ("retry_on", "fail_on")
 #: Options of a task only: a text, or a function that makes one from the arguments of the task.
 FROM_ARGUMENTS: Final = ("unique_key", "tenant")
-TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS)
+TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS, *POLICIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,10 @@ class JobmillTask(Task):
     #: A text, or a function that gets the arguments of the task and returns one.
     unique_key: str | Callable[..., str] | None = None
     tenant: str | Callable[..., str] | None = None
+    #: What happens if the unique key is taken.
+    unique_for: Any = None
+    debounce: Any = None
+    when_live: WhenLive | None = None
 
     def __post_init__(self) -> None:
         """Refuse wrong options where the task is defined."""
@@ -113,6 +118,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, check in (("unique_key", check_unique_key), ("tenant", check_tenant)):
         if options.get(name) is not None and not callable(options[name]):
             check(options[name], name)
+    key = {} if options.get("unique_key") is None else {"unique_key": "any"}
+    enqueue_options({name: options[name] for name in POLICIES if name in options} | key)
 
 
 # ---------------------------------------------------------------------------------------------------- arguments
@@ -138,8 +145,8 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 
 def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The options that functions make from the arguments of a task, and those that are texts."""
-    given = {name: options[name] for name in FROM_ARGUMENTS if name in options}
+    """The options that functions make from the arguments of a task, those that are texts, and policies of its key."""
+    given = {name: options[name] for name in (*FROM_ARGUMENTS, *POLICIES) if name in options}
     for name, value in given.items():
         if callable(value):
             try:

@@ -52,7 +52,7 @@ class JobmillPlugin(InitPlugin, CLIPlugin):
         token: str | None = None,
         guards: Sequence[Guard] = (),
         opt: dict[str, Any] | None = None,
-        worker: bool = False,
+        worker: bool | None = None,
         processes: int = 0,
         **options: Unpack[WorkerOptions],
     ) -> None:

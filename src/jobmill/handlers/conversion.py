@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
+import traceback
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +15,12 @@ from msgspec import Raw
 
 from jobmill.core.payload import check_json
 from jobmill.errors import InvalidValue
-from jobmill.handlers.annotations import check_result
+from jobmill.handlers.annotations import UNION_ADVICE, check_result
 from jobmill.handlers.placeholders import FoundPlaceholder, Placeholder
+
+# Messages of msgspec that contain a key or a value. A key may look like a path, so that no path is kept after it.
+_KEYS = re.compile(r"^Object contains unknown field .*", re.DOTALL)
+_VALUES = re.compile(r"^(Invalid (?:enum )?value) (?:.*( - at .*)|.*)", re.DOTALL)
 
 
 def result_decoder(fn: Callable[..., Any], *, keep_result: bool = True) -> Callable[[Raw], Any]:
@@ -29,7 +36,8 @@ def result_decoder(fn: Callable[..., Any], *, keep_result: bool = True) -> Calla
         try:
             return decoder.decode(result)
         except (ValueError, RecursionError) as error:
-            raise InvalidValue("result", f"a value that fits the annotation {kind}", cut(result), str(error)) from None
+            expected, public = f"a value that fits the annotation {kind}", public_message(error)
+            raise InvalidValue("result", expected, cut(result), str(error), public=public) from None
 
     return decode
 
@@ -90,13 +98,20 @@ def from_json(kind: type, value: Any) -> Any:
         return value
     if hasattr(kind, "model_validate"):
         try:
-            return kind.model_validate(value)
+            # `model_dump` writes the names of fields. Without this, pydantic would look for their aliases only.
+            return kind.model_validate(value, by_name=True) if _can_use_names(kind) else kind.model_validate(value)
         except ValueError as error:
             if not hasattr(error, "errors"):
                 raise
             raise RefusedPart(*_model_messages(kind, error.errors(include_input=False))) from None
     text = f"cannot convert JSON to {kind.__qualname__}"
     raise RefusedPart(text, text)
+
+
+@functools.cache
+def _can_use_names(kind: Any) -> bool:
+    """Whether a model takes the names of fields where they have aliases: pydantic 2.11 and newer."""
+    return "by_name" in inspect.signature(kind.model_validate).parameters
 
 
 class RefusedPart(ValueError):
@@ -110,7 +125,7 @@ class RefusedPart(ValueError):
 def _model_messages(kind: Any, errors: list[dict[str, Any]]) -> tuple[str, str]:
     """The errors of a pydantic model, and the same with only names of its fields and messages without values."""
     try:
-        names = set(_properties(kind.model_json_schema()))
+        names = {*_properties(kind.model_json_schema()), *_properties(kind.model_json_schema(by_alias=False))}
     except Exception:  # some types have no schema
         names = set(getattr(kind, "model_fields", ()))
     messages, public = [], []
@@ -120,6 +135,23 @@ def _model_messages(kind: Any, errors: list[dict[str, Any]]) -> tuple[str, str]:
         # An error that is not of pydantic itself has no URL. A message that was made from values has a context.
         public.append(f"{where}: {one['msg'] if 'url' in one and 'ctx' not in one else one['type']}")
     return "; ".join(messages), "; ".join(public)
+
+
+def public_message(error: Exception) -> str:
+    """What is wrong with a payload, without its values and keys, which may be secrets: for `job.error` and logs."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if not isinstance(error, msgspec.MsgspecError) or not frame.f_globals["__name__"].startswith("jobmill."):
+        return type(error).__name__  # code of a type wrote the message
+    text, cause = str(error), error.__cause__
+    if cause is not None:
+        # Code of a type raised the cause, and msgspec added the path.
+        return (cause.public if isinstance(cause, RefusedPart) else type(cause).__name__) + text[len(str(cause)) :]
+    return _VALUES.sub(r"\1\2", _KEYS.sub("Object contains an unknown field", text))
+
+
+def with_advice(error: Exception) -> str:
+    """Why msgspec refuses a type, and for a union what to do."""
+    return f"{error}; {UNION_ADVICE}" if str(error).startswith("Type unions") else str(error)
 
 
 def _properties(schema: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from jobmill.core.job import DAY_MS, Job
 from jobmill.core.lifecycle import Succeeded, Suspended
 from jobmill.core.values import NewJob, at
 from jobmill.errors import DependencyFailed, InvalidValue, JobmillError, JobNotFound, StepFailed, StepsChanged
-from jobmill.handlers.conversion import result_decoder, to_plain
+from jobmill.handlers.conversion import from_json, public_message, result_decoder, to_plain, with_advice
 from jobmill.handlers.draft import Draft
 
 P = ParamSpec("P")
@@ -144,7 +144,7 @@ class DurableRun:
             raise StepFailed(f"step {step.name!r} failed in an earlier run: {known.error}")
         return DoneStep(known.result_json)
 
-    async def end(self, step: OpenStep, value: Any) -> None:
+    async def end(self, step: OpenStep, value: Any) -> DoneStep:
         """Record the result of a step."""
         encoded = msgspec.json.encode(to_plain(value, f"result of step {step.name!r}"))
         self._bytes += len(encoded)
@@ -152,6 +152,7 @@ class DurableRun:
             expected = f"at most {MAX_STEP_BYTES} bytes in all steps of a job"
             raise InvalidValue("step", expected, self._bytes, "store large results elsewhere, and return where")
         await self._record(Step(number=step.number, name=step.name, result_json=encoded))
+        return DoneStep(encoded)
 
     def fail(self, step: OpenStep, error: Exception) -> None:
         """A step raised an error. If that ends the run, a retry takes the step again."""
@@ -172,8 +173,7 @@ class DurableRun:
         except Exception as error:
             self.fail(begun, error)
             raise
-        await self.end(begun, value)
-        return value
+        return decoded(function, await self.end(begun, value))  # the same value as in later runs
 
     # ------------------------------------------------------------------------------------------------ waiting
 
@@ -185,16 +185,17 @@ class DurableRun:
 
     async def wait_for(self, name: str, kind: Any, timeout: Duration | None) -> Any:
         """Suspend the run until a signal has come; None after the timeout. What came first stays the answer."""
+        read = _signal_reader(name, kind)
         until_ms = await self._instant(f"wait for {name}", FOREVER_MS if timeout is None else to_ms(timeout, "timeout"))
         answer = await self.begin(self.number(f"signal {name}"))
         if isinstance(answer, DoneStep):
             got = msgspec.json.decode(answer.result_json, type=list[Raw])
-            return _typed(got[0], kind) if got else None
+            return read(got[0]) if got else None
         signals: dict[str, Signal] = {one.name: one for one in (await self._load()).signals}
         if name in signals:
             value = signals[name].value_json
             await self._record(Step(number=answer.number, name=answer.name, result_json=b"[%b]" % value))
-            return _typed(Raw(value), kind)
+            return read(Raw(value))
         if self._access.now_ms() >= until_ms:
             await self._record(Step(number=answer.number, name=answer.name, result_json=b"[]"))
             return None
@@ -276,20 +277,34 @@ class DurableRun:
             await self._record(failed)
 
 
-def decoded(function: Callable[..., Any], done: DoneStep) -> Any:
+def decoded(function: Callable[..., R], done: DoneStep) -> R:
     """The recorded result of a step, as the type that its function returns."""
     try:
         decode = result_decoder(function)
     except InvalidValue:  # a function without a signature
-        return msgspec.json.decode(done.result_json)
-    return decode(Raw(done.result_json))
-
-
-def _typed(value: Raw, kind: Any) -> Any:
+        decode = msgspec.json.decode
     try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
-        raise InvalidValue("signal", f"a value that fits {kind}", bytes(value)[:200].decode(), str(error)) from None
+        value: R = decode(Raw(done.result_json))
+    except InvalidValue as error:  # ends up in `job.error`, so it must not show the value
+        raise JobmillError(error.without_value()) from None
+    return value
+
+
+def _signal_reader(name: str, kind: Any) -> Callable[[Raw], Any]:
+    """Reads a signal as this type. Its errors end up in `job.error`, so they do not show the value."""
+    try:
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=from_json)
+    except (TypeError, RuntimeError) as error:
+        raise InvalidValue("kind", "a type that a signal can be validated for", kind, with_advice(error)) from None
+
+    def read(value: Raw) -> Any:
+        try:
+            return decoder.decode(value)
+        except Exception as error:  # a validator may raise anything
+            expected, given = f"a value that fits {inspect.formatannotation(kind)}", type(msgspec.json.decode(value))
+            raise InvalidValue(f"signal {name!r}", expected, given, public_message(error)) from None
+
+    return read
 
 
 def _result_of(client: MakesChildren, child: NewJob, edge: Dependency | None) -> Any:
@@ -322,15 +337,13 @@ class SyncSteps:
         """Run a function once in the life of the job. See `Context.step`."""
         begun = self._wait(self._run.begin(self._run.number(name)))
         if isinstance(begun, DoneStep):
-            known: R = decoded(function, begun)
-            return known
+            return decoded(function, begun)
         try:
             value = function(*args, **kwargs)
         except Exception as error:
             self._run.fail(begun, error)
             raise
-        self._wait(self._run.end(begun, value))
-        return value
+        return decoded(function, self._wait(self._run.end(begun, value)))
 
     def run(self, draft: Draft[R]) -> R:
         """Run another job and return its result. See `Context.run`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from msgspec import Struct, structs
 
@@ -15,10 +15,13 @@ from jobmill.core.durations import Duration, instant_ms, to_ms
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.recurrence import Recurrence, recurrence
 from jobmill.core.retry import Backoff, backoff
+from jobmill.core.unique_policy import UniquePolicy, WhenLive
 from jobmill.core.values import NOW, Due, after, at
 from jobmill.errors import InvalidValue
 
 DEFAULT_QUEUE = "default"
+#: Options that say what happens if a unique key is taken.
+POLICIES = ("unique_for", "debounce", "when_live")
 
 #: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration, or None if
 #: there must be no retry.
@@ -65,6 +68,9 @@ class EnqueueOptions(CommonOptions, total=False):
     due_at: datetime
     unique_key: str
     dedupe: bool
+    unique_for: Duration
+    debounce: Duration
+    when_live: WhenLive
     tenant: str
     headers: dict[str, str]
     backoff: Backoff | dict[str, Any] | Duration
@@ -85,6 +91,8 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unique_key: str | None = None
     #: The unique key is computed from name, tenant and payload.
     dedupe: bool = False
+    #: What happens if the unique key is taken.
+    policy: UniquePolicy | None = None
     tenant: str | None = None
     stored: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
@@ -117,6 +125,8 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
             options[field] = check(given[field])
     if options.get("dedupe"):
         _check_dedupe(given)
+    has_key = options.get("unique_key", base.unique_key) is not None or options.get("dedupe", base.dedupe)
+    options |= _policy(given, has_key=has_key)
     rule = _recurrence(given)
     if rule is not None:
         if options.get("unique_key") not in (None, rule.key):
@@ -204,6 +214,40 @@ def _check_dedupe(given: dict[str, Any]) -> None:
         if field in given:
             advice = "" if field == "unique_key" else "a recurring job has a key already"
             raise InvalidValue("dedupe", f"either dedupe or {field}, not both", True, advice)
+
+
+def _policy(given: dict[str, Any], *, has_key: bool) -> dict[str, Any]:
+    """The policy of the unique key, and the due time that it needs. There is one policy at most."""
+    fields = [field for field in POLICIES if field in given]
+    if not fields:
+        return {}
+    field, *others = fields
+    value = given[field]
+    for other in others:
+        raise InvalidValue(other, f"either {field} or {other}, not both", given[other])
+    if not has_key:
+        raise InvalidValue(field, f"{field} only together with unique_key or dedupe", value)
+    for other in ("cron", "every"):
+        if other in given:
+            raise InvalidValue(field, f"either {field} or {other}, not both", value, "a recurring job has one live job")
+    if field == "unique_for":
+        return {"policy": UniquePolicy(for_ms=to_ms(value, field, least=1))}
+    return _debounce(given) if field == "debounce" else {"policy": _when_live(value)}
+
+
+def _debounce(given: dict[str, Any]) -> dict[str, Any]:
+    for other in ("delay", "due_at"):
+        if other in given:
+            expected = f"either debounce or {other}, not both"
+            raise InvalidValue("debounce", expected, given["debounce"], "a debounce is a delay")
+    ms = to_ms(given["debounce"], "debounce", least=1)
+    return {"policy": UniquePolicy(debounce_ms=ms), "due": after(ms)}
+
+
+def _when_live(value: Any) -> UniquePolicy | None:
+    if value not in get_args(WhenLive):
+        raise InvalidValue("when_live", 'one of "skip", "replace", "cancel"', value)
+    return None if value == "skip" else UniquePolicy(when_live=value)
 
 
 def _recurrence(given: dict[str, Any]) -> Recurrence | None:

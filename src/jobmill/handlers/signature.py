@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import traceback
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec import Raw
 from jobmill.errors import InvalidValue
 from jobmill.handlers.annotations import check_constraints
 from jobmill.handlers.context import Context
-from jobmill.handlers.conversion import RefusedPart, cut, from_json, signature_of, to_plain
+from jobmill.handlers.conversion import cut, from_json, public_message, signature_of, to_plain, with_advice
 from jobmill.handlers.options import CommonOptions, EnqueueOptions
 from jobmill.handlers.placeholders import Placeholder, has_placeholder, with_markers
 
@@ -25,10 +24,6 @@ _OPTIONS = {"within", *CommonOptions.__annotations__, *EnqueueOptions.__annotati
 
 # Text, which is passed over, or an integer of JavaScript with an exponent.
 _EXPONENTS = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?[0-9](?:\.[0-9]+)?e\+[0-9]{2,3}\b)')
-
-# Messages of msgspec that contain a key or a value. A key may look like a path, so that no path is kept after it.
-_KEYS = re.compile(r"^Object contains unknown field .*", re.DOTALL)
-_VALUES = re.compile(r"^(Invalid (?:enum )?value) (?:.*( - at .*)|.*)", re.DOTALL)
 
 
 class Arguments:
@@ -141,19 +136,7 @@ class Arguments:
 
 def _misfit(payload: Raw, error: Exception) -> InvalidValue:
     expected = "arguments that fit the handler's annotations"
-    return InvalidValue("payload", expected, cut(payload), str(error), public=_public_message(error))
-
-
-def _public_message(error: Exception) -> str:
-    """What is wrong with a payload, without its values and keys, which may be secrets: for `job.error` and logs."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if not isinstance(error, msgspec.MsgspecError) or frame.f_globals is not globals():
-        return type(error).__name__  # code of a type wrote the message
-    text, cause = str(error), error.__cause__
-    if cause is not None:
-        # Code of a type raised the cause, and msgspec added the path.
-        return (cause.public if isinstance(cause, RefusedPart) else type(cause).__name__) + text[len(str(cause)) :]
-    return _VALUES.sub(r"\1\2", _KEYS.sub("Object contains an unknown field", text))
+    return InvalidValue("payload", expected, cut(payload), str(error), public=public_message(error))
 
 
 def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
@@ -187,7 +170,9 @@ def _decoder_of(
         payload = msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
         return msgspec.json.Decoder(payload, dec_hook=from_json)
     except (TypeError, RuntimeError) as error:
-        raise InvalidValue("handler", "parameters that a payload can be validated for", fn, str(error)) from None
+        raise InvalidValue(
+            "handler", "parameters that a payload can be validated for", fn, with_advice(error)
+        ) from None
 
 
 def _default(value: Any) -> Any:

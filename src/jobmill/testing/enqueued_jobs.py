@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -203,16 +204,7 @@ class _Wanted:
         return found + self._time_differences(job)
 
     def _payload_differences(self, job: Job) -> list[Difference]:
-        if not self._payload:
-            return []
-        payload = job.payload
-        if not isinstance(payload, dict):
-            return [Difference("payload", repr(payload), repr(self._payload))]
-        return [
-            Difference(field, repr(payload[field]) if field in payload else "not given", repr(value))
-            for field, value in self._payload.items()
-            if field not in payload or payload[field] != value
-        ]
+        return list(_differences("", job.payload, self._payload)) if self._payload else []
 
     def _time_differences(self, job: Job) -> list[Difference]:
         found, about = [], f" (± {shown_ms(self._delta_ms)})"
@@ -245,6 +237,19 @@ class _Wanted:
         for differences, job in ranked[:SHOWN]:
             lines += [_shown(job), *(f"      {difference}" for difference in differences)]
         return "\n".join(lines)
+
+
+def _differences(path: str, found: Any, wanted: Any) -> Iterator[Difference]:
+    """Where a value is not as wanted. Other fields of an object may have any value; an empty object is only itself."""
+    if wanted and isinstance(wanted, dict) and isinstance(found, dict):
+        for field, value in wanted.items():
+            name = f"{path}.{field}" if path else field
+            if field in found:
+                yield from _differences(name, found[field], value)
+            else:
+                yield Difference(name, "not given", repr(value))
+    elif found != wanted:
+        yield Difference(path or "payload", repr(found), repr(wanted))
 
 
 def _counted(count: int) -> str:

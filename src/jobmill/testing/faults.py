@@ -124,8 +124,8 @@ class FlakyStore(_Fault):
 
     def __init__(self, calls: StoreCalls, p: float, on: Collection[str], seed: int, lose: Losable) -> None:
         super().__init__(calls)
-        if not 0 <= p < 1:
-            raise InvalidValue("p", "a probability of at least 0 and below 1", p)
+        if not 0 <= p <= 1:
+            raise InvalidValue("p", "a probability from 0 to 1", p)
         unknown = [verb for verb in ([on] if isinstance(on, str) else on) if verb not in VERBS]
         if isinstance(on, str) or unknown:
             raise InvalidValue("on", "some of the verbs " + ", ".join(VERBS), on)
@@ -141,7 +141,7 @@ class FlakyStore(_Fault):
     def __enter__(self) -> FlakyStore:
         """Begin to fail."""
         self._enter()
-        self._calls.is_flaky = True
+        self._calls.is_flaky = self._p < 1  # in an outage, another try cannot help
         return self
 
     async def __aenter__(self) -> FlakyStore:

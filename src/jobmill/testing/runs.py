@@ -95,7 +95,7 @@ class JobRuns(list[JobRun[Any]]):
         """Raise the error of the first run that has one, with a note that names the job."""
         for run in self.errored:
             error = run.error or JobFailed(f"job {run.job.id!r} ({run.name}) failed: {run.job.error}", run.job)
-            state = "it has failed" if run.failed else f"it is due again at {run.job.due_at}"
+            state = "it has failed" if run.failed else f'it is due again at {run.job.due_at}: errors="keep" continues'
             error.add_note(f"raised by the job {shown_call(run.job)} in attempt {run.attempt}; {state}")
             raise error
 

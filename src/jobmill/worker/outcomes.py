@@ -35,11 +35,16 @@ def returned(value: Any, handler: Handler[..., Any]) -> Outcome:
         check_size(encoded, field="result")
     except InvalidValue as error:
         why = str(error) if isinstance(error, PayloadTooLarge) else error.without_value()
-        return Errored(error=Refused(why, of_result=True).error, final=True)
+        return Errored(error=Refused(why, of_result=True).error, error_type=type_name(error), final=True)
     return Succeeded(encoded)
 
 
 _NOTHING = Succeeded()
+
+
+def unfit(error: InvalidValue) -> Errored:
+    """The payload does not fit the handler. It will not fit at the next attempt either."""
+    return Errored(error=error.without_value(), error_type=type_name(error), final=True)
 
 
 def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Outcome:

@@ -100,8 +100,7 @@ class Runner:
         try:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
-            # The payload will not fit at the next attempt either.
-            return Errored(error=error.without_value(), final=True)
+            return outcomes.unfit(error)
         if handler.is_async and not self._around_functions:
             return outcomes.returned(await handler.fn(**arguments), handler)
         return outcomes.returned(await self._surrounded(run, functools.partial(handler.fn, **arguments)), handler)
@@ -124,8 +123,7 @@ class Runner:
         try:
             arguments = handler.arguments.decode(job.payload_json)
         except InvalidValue as error:
-            # The payload will not fit at the next attempt either.
-            return Errored(error=error.without_value(), final=True)
+            return outcomes.unfit(error)
         call: Any = handler.fn
         if takes_context:
             call = functools.partial(handler.fn, durable.prepare(run, store, self._loop))

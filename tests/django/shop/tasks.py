@@ -149,6 +149,11 @@ def unique_task(number: int) -> None:
     return None
 
 
+@task(unique_key=lambda number: f"order-{number}", when_live="replace")
+def newest_task(number: int, version: int = 0) -> int:
+    return version
+
+
 @task(timeout="50ms", max_attempts=1)
 async def never_ends() -> None:
     import asyncio

@@ -15,6 +15,7 @@ from jobmill.core.job import NULL, STATES, Job, Keep
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
+from jobmill.core.unique_policy import Replace
 from jobmill.core.values import (
     AHEAD,
     Claim,
@@ -74,6 +75,11 @@ def updated_fields(new: NewJob, job: Job, now_ms: int) -> dict[str, object]:
         due_ms = fields["occurrence_ms"] = new.due.resolve(now_ms)
         fields |= {"due_ms": due_ms} if job.held is None else {"held": structs.replace(job.held, due=at(due_ms))}
     return fields
+
+
+def replaced_fields(new: NewJob, taken: Replace) -> dict[str, object]:
+    """What a job that waits takes over from a new one with the same unique key, because its policy says so."""
+    return {"payload_json": Raw(new.payload_json), **taken.fields}
 
 
 def is_uncounted(job: Job, token: str | None) -> bool:

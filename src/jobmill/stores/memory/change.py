@@ -49,6 +49,7 @@ def change(context: MemoryContext, which: Sequence[str] | Filter, change: Change
             refused[id] = refusal
     context.wakes = True
     if isinstance(change, Cancel | Remove):
+        context.taken.free(changed)
         context.cancels.tell(changed)
         context.ends.tell(changed)
     return Changed(ids=changed, refused=refused, more=len(ids) > limit)

@@ -11,6 +11,7 @@ from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
 from jobmill.stores.common.job_hints import JobHints
 from jobmill.stores.common.operations import Operations
+from jobmill.stores.common.taken_keys import TakenKeys
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
 
@@ -35,6 +36,8 @@ class MemoryContext(Struct):
     signals: dict[str, dict[str, Signal]] = field(default_factory=dict)
     #: The queues that have settings; the others have the defaults.
     queues: dict[str, QueueState] = field(default_factory=dict)
+    #: Unique keys that are taken by time.
+    taken: TakenKeys = field(default_factory=TakenKeys)
     #: Finished runs of recurring jobs that wait again, for the statistics.
     runs: dict[str, Job] = field(default_factory=dict)
     #: Announced workers, tallies and the audit log.

@@ -1,4 +1,4 @@
-"""The verb enqueue: add jobs whose id is new and whose unique key no live job has."""
+"""The verb enqueue: add jobs whose id is new and whose unique key is not taken."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from jobmill.core.changes import Cancel
 from jobmill.core.events import job_event
+from jobmill.core.unique_policy import Owner, Replace, when_taken
 from jobmill.core.values import NewJob, Receipt
-from jobmill.stores.common.whole_jobs import new_job, updated_fields
+from jobmill.stores.common.whole_jobs import new_job, replaced_fields, updated_fields
+from jobmill.stores.memory.change import change
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.flows import add_edges, check_dependencies
-from jobmill.stores.memory.job_table import StoredJob
 
 
 def enqueue(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -42,8 +44,8 @@ def _add_edges(context: MemoryContext, new_jobs: Sequence[NewJob], receipts: Seq
 def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:
     if new.id in context.jobs.by_id:
         return Receipt(new.id, "exists")
-    if (owner := context.jobs.owner(new.queue, new.name, new.unique_key)) is not None:
-        return _update(context, owner, new)
+    if new.unique_key is not None and (receipt := _taken(context, new, new.unique_key)) is not None:
+        return receipt
     job = new_job(new, context.now_ms)
     context.jobs.add(job)
     if job.queue in context.queues:
@@ -51,10 +53,25 @@ def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:
     return Receipt(job.id, "created")
 
 
-def _update(context: MemoryContext, owner: StoredJob, new: NewJob) -> Receipt:
-    """A live job has the unique key. Where both are recurring, the new job updates it."""
-    rule = owner.job.recurrence
-    if new.recurrence is None or rule is None:
-        return Receipt(owner.job.id, "duplicate")
-    context.jobs.write(owner, **updated_fields(new, owner.job, context.now_ms))
-    return Receipt(owner.job.id, "pinned" if rule.pinned else "updated")
+def _taken(context: MemoryContext, new: NewJob, unique_key: str) -> Receipt | None:
+    """The receipt of a new job whose unique key is taken; None if it is free for the job, which may take it for a time.
+
+    Where both jobs are recurring, the new one updates the one that is there.
+    """
+    owner = context.jobs.owner(new.queue, new.name, unique_key)
+    if owner is not None and new.recurrence is not None and owner.job.recurrence is not None:
+        context.jobs.write(owner, **updated_fields(new, owner.job, context.now_ms))
+        return Receipt(owner.job.id, "pinned" if owner.job.recurrence.pinned else "updated")
+    if owner is not None:
+        taken = when_taken(new.policy, new.due, Owner.of(owner.job), context.now_ms)
+        if taken == "duplicate":
+            return Receipt(owner.job.id, "duplicate")
+        if isinstance(taken, Replace):
+            context.jobs.write(owner, **replaced_fields(new, taken))
+            return Receipt(owner.job.id, "updated")
+        if taken == "cancel":
+            change(context, [owner.job.id], Cancel())
+        else:
+            context.jobs.free_key(owner)
+    holder = context.taken.take(new, context.now_ms)
+    return None if holder is None else Receipt(holder, "duplicate")

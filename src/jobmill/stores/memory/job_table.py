@@ -81,11 +81,17 @@ class JobTable(Struct):
         self._index(stored)
 
     def write(self, stored: StoredJob, **fields: object) -> Job:
-        """Give a job new values for these fields. Queue, name and unique key stay, and whether it is recurring."""
+        """Give a job new values for these fields. Queue and name stay, and whether it is recurring."""
         self._unindex(stored)
         stored.job = structs.replace(stored.job, **fields)
         self._index(stored)
         return stored.job
+
+    def free_key(self, stored: StoredJob) -> None:
+        """A live job has no unique key any more: another job takes it."""
+        if stored.job.unique_key is not None:
+            del self.keyed[stored.job.unique_key][stored.job.id]
+        self.write(stored, unique_key=None)
 
     def remove(self, stored: StoredJob) -> None:
         """Delete a job."""

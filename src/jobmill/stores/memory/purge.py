@@ -19,6 +19,7 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, or not among the last of their queue and state."""
     _purge_runs(context)
     context.operations.purge(context.now_ms)
+    context.taken.purge(context.now_ms)
     # One more shows whether there are more.
     free = [(id for id in found if not is_pinned(context, id)) for found in (_old(context), _surplus(context))]
     ids = list(dict.fromkeys(id for found in free for id in islice(found, limit + 1)))

@@ -23,7 +23,8 @@ from jobmill.core.changes import (
     states_for,
 )
 from jobmill.core.values import Filter
-from jobmill.stores.mongo.codec import STATUS, WITHOUT_PAYLOAD, Document, is_ours, ours_of
+from jobmill.stores.mongo.codec import STATUS, WITHOUT_PAYLOAD, Document, ours_of
+from jobmill.stores.mongo.connection import BoundCollection
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import dependency_of, of_jobs
 from jobmill.stores.mongo.feed import publish
@@ -36,9 +37,9 @@ from jobmill.stores.mongo.flows import (
     write_present_edges,
 )
 from jobmill.stores.mongo.notes import noted, return_to_outbox
-from jobmill.stores.mongo.patches import Decided, changed_meanwhile, write_patches
-from jobmill.stores.mongo.remove import remove
-from jobmill.stores.mongo.steps import forget_steps
+from jobmill.stores.mongo.patches import Decided, changed_meanwhile, subject_of, write_patches
+from jobmill.stores.mongo.remove import forget_steps, remove
+from jobmill.stores.mongo.taken_keys import confirm, doubt, free, taken_by
 
 #: How often a change is decided anew because another process holds or releases its jobs at the same time.
 MAX_ATTEMPTS = 5
@@ -71,11 +72,17 @@ async def _change(ctx: MongoContext, which: Sequence[str] | Filter, change: Chan
         by_id = await ctx.by_ids(ids[:limit], WITHOUT_PAYLOAD)
         refused = {id: NO_SUCH_JOB for id in ids[:limit] if id not in by_id}
         more, found = len(ids) > limit, [by_id[id] for id in ids[:limit] if id in by_id]
+    taken = taken_by(found) if isinstance(change, Cancel | Remove) else {}
+    await doubt(ctx, taken, now_ms)
     changed: list[Decided] = []
     for batch in await _batches(ctx, found) if isinstance(change, Requeue) else [found]:
         done, why = await _change_batch(ctx, batch, change, len(changed), now_ms)
         changed += done
         refused |= why
+    if taken:
+        freed = taken_by(one.document for one in changed)
+        await free(BoundCollection(ctx.here.taken_keys), ctx.url, freed)
+        await confirm(ctx, {id: key for id, key in taken.items() if id not in freed})
     ctx.claims.cursor.rewind()
     await publish(ctx, [event for one in changed for event in one.patch.events])
     return Changed(ids=[one.job.id for one in changed], refused=refused, more=more)
@@ -92,7 +99,7 @@ async def _change_batch(
     for document in documents:
         job = ctx.job(document)
         own_edges = tuple(dependency_of(one) for one in edges.get(document["_id"], ()))
-        subject = structs.replace(Subject.of(job), has_our_retention=is_ours(document), edges=own_edges)
+        subject = structs.replace(subject_of(document, job), edges=own_edges)
         patch = decide(change, subject, now_ms, index + len(decided))
         if not isinstance(patch, Patch):
             refused[job.id] = patch

@@ -30,6 +30,7 @@
            .round               how often the job was requeued since edges lead to it
            .staged .stagedDue   the call that enqueues the job has not ended: its id, and nextRunAt afterwards
            .suspending .suspended       the id of a call that enqueues children of this job, and of the last that did
+           .taken               the unique key, as uniqueKey has it, that the job took for a time (taken_keys.py)
            .waitsFor            the signal that a waiting job waits for
            .signals .steps      name and value (JSON) of each signal; number and _id of each step (steps.py)
            .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from pymongo import AsyncMongoClient
@@ -16,11 +16,13 @@ from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
     ConnectionFailure,
+    DuplicateKeyError,
     InvalidURI,
     OperationFailure,
     PyMongoError,
     WriteConcernError,
 )
+from pymongo.synchronous.client_session import ClientSession
 from pymongo.write_concern import WriteConcern
 
 from jobmill.errors import InvalidValue, LoginRefused, StoreError, StoreUnavailable
@@ -32,6 +34,7 @@ Collection: TypeAlias = AsyncCollection[Document]
 QUEUES, EVENTS, LOGS, RUNS = "jobmill_queues", "jobmill_events", "jobmill_logs", "jobmill_runs"
 WORKERS, TALLIES, AUDIT = "jobmill_workers", "jobmill_tallies", "jobmill_audit"
 EDGES, STAGES, STEPS = "jobmill_edges", "jobmill_stages", "jobmill_steps"
+TAKEN_KEYS = "jobmill_taken_keys"
 
 #: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
 #: every other time limit except the one for connecting.
@@ -89,6 +92,8 @@ class MongoConnection:
         self.edges: Collection = self.database[EDGES]
         self.stages: Collection = self.database[STAGES]
         self.steps: Collection = self.database[STEPS]
+        #: Unique keys that stay taken for a time: see taken_keys.py.
+        self.taken_keys: Collection = self.database[TAKEN_KEYS]
         #: Held by the claim that searches for jobs.
         self.searching = asyncio.Lock()
 
@@ -113,6 +118,48 @@ class MongoConnection:
 
 
 _abandoned: set[MongoConnection] = set()
+
+
+class BoundCollection:
+    """A collection outside any transaction, or in a session of the caller, which may be without a loop."""
+
+    def __init__(self, collection: Any, session: Any = None) -> None:
+        self._collection, self._session = collection, session
+
+    async def find(self, query: Document, projection: Document | None = None) -> list[Document]:
+        """All that match."""
+        found = await in_session(
+            self._session, lambda: self._collection.find(query, projection, session=self._session).to_list()
+        )
+        return list(found)
+
+    async def insert(self, document: Any) -> bool:
+        """Insert a document; whether no unique index refused it. In a session, a refusal ends the transaction."""
+        try:
+            await in_session(self._session, lambda: self._collection.insert_one(document, session=self._session))
+        except DuplicateKeyError:
+            if self._session is not None:
+                raise
+            return False
+        return True
+
+    async def update(self, query: Document, update: Document, *, upsert: bool = False) -> bool:
+        """Change one, or insert it (`upsert`); whether one matched."""
+        done = await in_session(
+            self._session,
+            lambda: self._collection.update_one(query, update, upsert=upsert, session=self._session),
+        )
+        return bool(done.matched_count)
+
+    async def delete(self, query: Document) -> None:
+        """Delete all that match."""
+        await in_session(self._session, lambda: self._collection.delete_many(query, session=self._session))
+
+
+async def in_session(session: Any, call: Callable[[], Any]) -> Any:
+    """Make a call of pymongo; in a thread where the session is one without an event loop."""
+    return await (asyncio.to_thread(call) if isinstance(session, ClientSession) else call())
+
 
 #: AuthenticationFailed, and what Atlas answers.
 _LOGIN = (18, 8000)

@@ -32,6 +32,18 @@ MAX_REPORTED = 1_000
 BAD_VALUE = 2
 
 
+def live_with(keys: Collection[tuple[str, str]]) -> Document:
+    """A filter for live jobs with these names and unique keys. With several, other pairs of both match too."""
+    names, unique_keys = {name for name, _ in keys}, {key for _, key in keys}
+    return {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*unique_keys]}, "status": {"$in": LIVE}}
+
+
+def with_ids(ids: Collection[str]) -> Document:
+    """A filter for jobs with these ids."""
+    known = [object_id(id) for id in ids if object_id(id) is not None]
+    return {"$or": [{"_id": {"$in": known}}, {"jobmill.id": {"$in": list(ids)}}]}
+
+
 #: MongoDB keeps the index entries of claimed jobs for this time, and each scan from the start walks over them.
 ENTRIES_KEPT_SECONDS = 300.0
 #: A process that has claimed fewer jobs in that time always begins at the start: such a scan is short.
@@ -191,9 +203,7 @@ class MongoContext:
         """The ids of the live jobs that have these names and unique keys."""
         if not keys:
             return {}
-        names, unique_keys = {name for name, _ in keys}, {key for _, key in keys}
-        live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*unique_keys]}, "status": {"$in": LIVE}}
-        live["jobmill.staged"] = None
+        live = live_with(keys) | {"jobmill.staged": None}
         owners = self.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1})
         return {(one["name"], one["uniqueKey"]): id_of(one) async for one in owners}
 

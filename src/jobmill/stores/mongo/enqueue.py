@@ -23,6 +23,7 @@ from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.insert import EncodedJob, encoded, insert, resolve_all
 from jobmill.stores.mongo.queues import has_feed, limits_of
+from jobmill.stores.mongo.unique_policy import encoded_by_policy, insert_by_policy
 from jobmill.stores.mongo.wake import notify
 
 
@@ -30,8 +31,8 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
     """See the port."""
     if not new_jobs:
         return []
-    if any(new.after for new in new_jobs):
-        return await _enqueue_flow(ctx, new_jobs)
+    if any(new.after or new.policy for new in new_jobs):
+        return await _enqueue_apart(ctx, new_jobs)
     now_ms = ctx.now()
     jobs = [encoded(new, now_ms, ctx.url) for new in new_jobs]
     limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))
@@ -40,6 +41,39 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
         receipts[index] = receipt
     if has_feed(limits):
         await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), limits)
+    announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
+    return receipts
+
+
+async def _enqueue_apart(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """A call with jobs that wait for others, with jobs that have a policy, or with both: then these are enqueued first.
+
+    They can be awaited, but belong to no flow. If the process ends in between, they are there without the flow, which a
+    repeated call adds.
+    """
+    if not any(new.policy for new in new_jobs):
+        return await _enqueue_flow(ctx, new_jobs)
+    if not any(new.after for new in new_jobs):
+        return await _enqueue_by_policy(ctx, new_jobs)
+    await _check_flow(ctx, new_jobs, {after.id for new in new_jobs for after in new.after})
+    first = [new for new in new_jobs if new.policy is not None]
+    became = {new.id: one for new, one in zip(first, await _enqueue_by_policy(ctx, first), strict=True)}
+    rest = [_waiting_for(new, became) for new in new_jobs if new.policy is None]
+    receipts = iter(await _enqueue_flow(ctx, rest))
+    return [next(receipts) if new.policy is None else became[new.id] for new in new_jobs]
+
+
+def _waiting_for(new: NewJob, became: Mapping[str, Receipt]) -> NewJob:
+    """A job that waits for the jobs that others became."""
+    ids = {after.id: became[after.id].id if after.id in became else after.id for after in new.after}
+    return structs.replace(new, after=tuple(structs.replace(after, id=ids[after.id]) for after in new.after))
+
+
+async def _enqueue_by_policy(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    now_ms = ctx.now()
+    jobs = [encoded_by_policy(new, now_ms, ctx.url) for new in new_jobs]
+    limits = await limits_of(ctx, {new.queue for new in new_jobs})
+    receipts = await insert_by_policy(ctx, jobs, limits, now_ms)
     announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
     return receipts
 
@@ -101,8 +135,7 @@ async def stage_jobs(
     """Insert hidden jobs, and edges. InvalidValue, after which nothing is left, where a dependency cannot be one."""
     awaited = {after.id for new in new_jobs for after in new.after}
     awaited |= {new.id for new in new_jobs} if parent is not None else set()
-    unknown = check_recurring(new_jobs, awaited)
-    outside = check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
+    outside = await _check_flow(ctx, new_jobs, awaited)
     jobs = [
         encoded(new, now_ms, ctx.url, partial(stages.stage, stage_id, new.id in awaited, now_ms)) for new in new_jobs
     ]
@@ -121,6 +154,12 @@ async def stage_jobs(
         raise
     dependents = [one.id for one, receipt in zip(jobs, receipts, strict=True) if one.new.after and receipt.created]
     return Staged(new_jobs, receipts, limits, dependents, dependencies)
+
+
+async def _check_flow(ctx: MongoContext, new_jobs: Sequence[NewJob], awaited: Collection[str]) -> dict[str, Document]:
+    """InvalidValue where a dependency cannot be one; else those that are not in the call."""
+    unknown = check_recurring(new_jobs, awaited)
+    return check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
 
 
 def check_recurring(new_jobs: Sequence[NewJob], awaited: Collection[str]) -> dict[str, str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
-from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
-from pymongo.synchronous.client_session import ClientSession
+from pymongo.errors import BulkWriteError, WriteError
 
 from jobmill.core.values import NewJob, Receipt, at
 from jobmill.errors import InvalidValue, StoreUnavailable
@@ -34,52 +31,13 @@ from jobmill.stores.mongo.codec import (
     stored_key,
     update_of,
 )
-from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, refused_writes
+from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, BoundCollection, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import new_object_id, object_id
 from jobmill.stores.mongo.stages import wait_for
 from jobmill.stores.mongo.url import MongoUrl
 
 MAX_ATTEMPTS = 50
-
-
-class JobsCollection:
-    """The collection of jobs outside any transaction, or in a session of the caller, which may be without a loop."""
-
-    def __init__(self, jobs: Any, session: Any = None) -> None:
-        self._jobs, self._session = jobs, session
-
-    async def find(self, query: Document, projection: Document) -> list[Document]:
-        """All that match."""
-        found = await in_session(
-            self._session, lambda: self._jobs.find(query, projection, session=self._session).to_list()
-        )
-        return list(found)
-
-    async def insert(self, document: RawBSONDocument) -> bool:
-        """Insert a job; whether no unique index refused it. In a session, a refusal ends the transaction."""
-        try:
-            await in_session(self._session, lambda: self._jobs.insert_one(document, session=self._session))
-        except DuplicateKeyError:
-            if self._session is not None:
-                raise
-            return False
-        return True
-
-    async def update(self, query: Document, update: Document) -> bool:
-        """Change one; whether one matched."""
-        done = await in_session(self._session, lambda: self._jobs.update_one(query, update, session=self._session))
-        return bool(done.matched_count)
-
-    async def delete(self, ids: Sequence[ObjectId]) -> None:
-        """Delete jobs."""
-        query = {"_id": {"$in": list(ids)}}
-        await in_session(self._session, lambda: self._jobs.delete_many(query, session=self._session))
-
-
-async def in_session(session: Any, call: Callable[[], Any]) -> Any:
-    """Make a call of pymongo; in a thread where the session is one without an event loop."""
-    return await (asyncio.to_thread(call) if isinstance(session, ClientSession) else call())
 
 
 class EncodedJob(Struct, frozen=True):
@@ -90,6 +48,16 @@ class EncodedJob(Struct, frozen=True):
     packed: RawBSONDocument
     #: Its unique key as Monque's index has it.
     key: str | None
+
+    @property
+    def name_and_key(self) -> tuple[str, str]:
+        """What the unique index compares, of a job with a unique key."""
+        return self.new.name, self.key or ""
+
+    @property
+    def for_ms(self) -> int | None:
+        """How long the job takes its unique key, even if it ends before."""
+        return None if self.new.policy is None else self.new.policy.for_ms
 
     @property
     def owner(self) -> Document | None:
@@ -146,7 +114,7 @@ async def resolve_all(
 
 async def _resolve(ctx: MongoContext, one: EncodedJob, now_ms: int, stage_id: ObjectId | None) -> Receipt:
     """Find out why a job was refused; where the reason has disappeared, insert it."""
-    collection = JobsCollection(ctx.here.jobs)
+    collection = BoundCollection(ctx.here.jobs)
     for _ in range(MAX_ATTEMPTS):
         receipt = await conflict(collection, one, now_ms, ctx.url, stage_id)
         if isinstance(receipt, Receipt):
@@ -162,7 +130,7 @@ async def _resolve(ctx: MongoContext, one: EncodedJob, now_ms: int, stage_id: Ob
 
 
 async def conflict(
-    collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl, stage_id: ObjectId | None = None
+    collection: BoundCollection, one: EncodedJob, now_ms: int, url: MongoUrl, stage_id: ObjectId | None = None
 ) -> Receipt | ObjectId | None:
     """The receipt of a job whose id or live unique key is taken; None where both are free.
 
@@ -183,15 +151,25 @@ async def conflict(
         revision = ours_of(document).get("revision")
         unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
         unchanged["jobmill.held"] = ours_of(document).get("held")
-        try:
-            if await collection.update(unchanged, update):
-                return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
-        except WriteError as error:
-            if error.code not in TOO_LARGE:
-                raise
-            fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
-            raise InvalidValue("payload", fits, len(one.new.payload_json)) from error
+        if await replace_payload(collection, unchanged, update, one.new):
+            return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
     return None
+
+
+async def replace_payload(collection: BoundCollection, unchanged: Document, update: Document, new: NewJob) -> bool:
+    """Write the payload of a new job to a live one; whether that is still as it was read."""
+    try:
+        return await collection.update(unchanged, update)
+    except WriteError as error:
+        if error.code not in TOO_LARGE:
+            raise
+        raise too_large(new) from error
+
+
+def too_large(new: NewJob) -> InvalidValue:
+    """A live job cannot take over the payload of a new one."""
+    fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
+    return InvalidValue("payload", fits, len(new.payload_json))
 
 
 def _staged_by_other(document: Document, stage_id: ObjectId | None) -> ObjectId | None:

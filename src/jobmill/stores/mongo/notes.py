@@ -5,7 +5,7 @@ ended             the _ids of the jobs
 
 Without a note, each job keeps its mark `outbox` until its edges are set, and each edge its mark `open` until its
 dependent is released: two more writes for each job. With a note, the settlement itself removes `outbox`, and an edge is
-set and closed by one write. Measured with 100 jobs in a call, CPU of client and server: 158 us a job, with a note 103.
+set and closed by one write. Measured with 100 jobs in a call, CPU of client and server: 158 us a job, with a note 117.
 
 The note is written before the settlement, and removed after the last dependent was released. `return_to_outbox` does
 the rest for a process that has ended in between. A note is written to one member: if it is lost with that member, so is
@@ -21,9 +21,9 @@ from bson import ObjectId
 
 from jobmill.core.flows import MAX_RELEASED
 from jobmill.stores.mongo.codec import Document, date
-from jobmill.stores.mongo.connection import ONE
+from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.edges import chunks, pin
+from jobmill.stores.mongo.edges import chunks
 from jobmill.stores.mongo.flows import Ended, close_edges, mark_edges, open_edges, release, resolve_ended, set_edges
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import MongoLocator
@@ -79,8 +79,10 @@ async def return_to_outbox(ctx: MongoContext, ids: Collection[ObjectId]) -> None
 
     A settlement that has not come so far finds another `hasDependents` than that of its claim, and keeps `outbox`.
     """
-    await pin(ctx, ids)
+    again = {"$set": {"jobmill.hasDependents": new_object_id(), "jobmill.outbox": True}}
     for some in chunks(ids):
+        pinned = {"_id": {"$in": some}, "jobmill.hasDependents": {"$exists": True}}
+        await ctx.here.jobs.update_many(pinned, again, hint=BY_ID)
         closed = {"on": {"$in": some}, "open": None, "state": {"$ne": "pending"}}
         await ctx.here.edges.update_many(closed, {"$set": {"open": True}})
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bson import ObjectId
-from msgspec import Struct
+from msgspec import Struct, structs
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from jobmill.core.changes import NO_SUCH_JOB, Patch, key_taken, not_from
+from jobmill.core.changes import NO_SUCH_JOB, Patch, Subject, key_taken, not_from
 from jobmill.core.job import Job
 from jobmill.stores.mongo.codec import (
     NO_CLAIM,
@@ -19,6 +19,7 @@ from jobmill.stores.mongo.codec import (
     date,
     due_fields,
     int_of,
+    is_ours,
     job_fields,
     keep_fields,
     ours_of,
@@ -53,6 +54,11 @@ class Decided(Struct, frozen=True):
     def key(self) -> tuple[str, Any]:
         """What the unique index compares."""
         return self.job.name, self.document.get("uniqueKey")
+
+
+def subject_of(document: Document, job: Job) -> Subject:
+    """What decides about a change of a job, without its edges."""
+    return structs.replace(Subject.of(job), has_our_retention=is_ours(document))
 
 
 async def write_patches(

@@ -34,6 +34,7 @@ from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.queues import resume
 from jobmill.stores.mongo.remove import remove
 from jobmill.stores.mongo.runs import purge_runs
+from jobmill.stores.mongo.taken_keys import purge_taken_keys
 from jobmill.stores.mongo.wake import unknown_status
 
 #: Workers search at this interval for recurring jobs that Monque ended; sooner if the change stream reports one.
@@ -51,6 +52,7 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     await purge_runs(ctx, now_ms)
     await purge_announced(ctx, now_ms)
     await purge_audit(ctx, now_ms)
+    await purge_taken_keys(ctx, now_ms)
     await resume(ctx, now_ms)
     await postpone(ctx, now_ms)
     noted = await _note_ended(ctx, limit, now_ms)

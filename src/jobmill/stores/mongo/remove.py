@@ -50,6 +50,12 @@ async def remove(
     await ctx.here.logs.delete_many({"_id": {"$in": [one["_id"] for one in gone]}})
     if has_edges := [one["_id"] for one in gone if "dependencies" in ours_of(one)]:
         await drop_edges(ctx, of_jobs(has_edges))
-    if has_steps := [one["_id"] for one in gone if "steps" in ours_of(one)]:
-        await ctx.here.steps.delete_many({"job": {"$in": has_steps}})
+    await forget_steps(ctx, gone)
     return {one["_id"] for one in gone}
+
+
+async def forget_steps(ctx: MongoContext, documents: Sequence[Document]) -> None:
+    """Delete what these jobs have recorded; they are gone, or name it no more."""
+    has_steps: list[ObjectId] = [one["_id"] for one in documents if "steps" in ours_of(one)]
+    if has_steps:
+        await ctx.here.steps.delete_many({"job": {"$in": has_steps}})

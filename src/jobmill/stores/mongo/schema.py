@@ -99,6 +99,9 @@ _OTHERS: dict[str, tuple[str, list[tuple[str, int]]]] = {
     "jobmill_edges_of": (connection.EDGES, [("state", 1), ("_id.job", 1)]),
     "jobmill_edges_to": (connection.EDGES, [("on", 1), ("open", 1)]),
     "jobmill_steps_of": (connection.STEPS, [("job", 1)]),
+    # For the janitor. Not a TTL index, which removes by the time of the server even where the store has a clock of its
+    # own.
+    "jobmill_taken_until": (connection.TAKEN_KEYS, [("until", 1)]),
 }
 
 

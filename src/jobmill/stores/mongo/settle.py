@@ -101,8 +101,8 @@ async def settle(
     """Write settlements, together with the leases of a claim.
 
     Return one response per settlement, in their order, and the jobs that are final now and that edges lead to. Each
-    settlement has the locator of its job; None: the job does not exist. A note
-    names the jobs that edges lead to and that it `ends`.
+    settlement has the locator of its job; None: the job does not exist. A note names the jobs that it ends and that
+    edges led to when they were claimed.
     """
     call = _Call(ctx, now_ms, ["lost"] * len(settlements))
     first: dict[ObjectId, _Given] = {}
@@ -191,9 +191,11 @@ class _Call(Struct):
             for one in group.given:
                 if one.locator.id in done:
                     self.settled[one.index] = "done"
-                elif one.is_final and (one.is_noted or not one.is_pinned) and one.locator.id in pinned:
-                    # Edges were added after the claim, or the note was taken for one of a process that has ended.
-                    await self.write([structs.replace(one, is_pinned=True, is_noted=False)], Leasing())
+                elif one.is_noted or (one.is_final and not one.is_pinned and one.locator.id in pinned):
+                    # Edges were added or removed after the claim. Or the note was taken for one of a process that has
+                    # ended. Or the lease is lost.
+                    again = structs.replace(one, is_pinned=one.locator.id in pinned, is_noted=False)
+                    await self.write([again], Leasing())
                 elif index in errors and len(group.given) > 1:
                     # The server has stopped at the first job that it refused.
                     await self.write([one], Leasing())

@@ -7,11 +7,16 @@ state         "staging", then "committed"; "aborting" if another process found t
 at            when the call began, by the server's clock
 dependents    the _ids of the new jobs that wait, and `dependencies`: of the old jobs that they wait for
 parent        of children: the job that waits for them, and `first`: the number of its first new edge
+takes         of new jobs that take the unique key of a live job: `job`, the _id; `name` and `key`, as the index has it
 
 The new jobs are inserted with the id of the call (`jobmill.staged`): nobody sees or claims them. One write commits the
 call: for children it is the settlement of their parent, which then has the id of the call in `jobmill.suspended`. Where
 a process ends before that write, `repair` deletes what is staged. After that write, `finish` does the rest, here or in
 another process, any number of times.
+
+A new job that takes the place of a live one (unique_policy.py) is staged without its unique key, which the live job
+has. `finish` cancels the live job. If a process ended after it had cancelled a job and before it inserted the new one,
+the work of both would be lost.
 """
 
 from __future__ import annotations
@@ -21,12 +26,16 @@ import time
 from collections.abc import Sequence
 
 from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
 
+from jobmill.core.changes import Cancel
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo import notes, schema
-from jobmill.stores.mongo.codec import FAR_MS, Document, date, ms_of, ours_of
-from jobmill.stores.mongo.connection import BY_ID
-from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.change import change
+from jobmill.stores.mongo.codec import FAR_MS, WITHOUT_PAYLOAD, Document, date, ms_of, ours_of
+from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, refused_writes
+from jobmill.stores.mongo.context import MongoContext, live_with
 from jobmill.stores.mongo.edges import CHUNK, drop_edges, of_job, of_jobs
 from jobmill.stores.mongo.flows import release, resolve_ended
 
@@ -35,6 +44,8 @@ GRACE_MS = 5_000
 #: A call that meets jobs of another call waits for the end of that one, at most this long.
 WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
+#: How often a call tries to take a unique key that other calls take too.
+MAX_ATTEMPTS = 50
 _MAX_STAGES = 100
 _HAS_DEPENDENTS = {"$ne": [{"$type": "$jobmill.hasDependents"}, "missing"]}
 #: What makes staged jobs visible. Without dependents, they have nothing in the outbox.
@@ -68,9 +79,11 @@ async def commit(
     dependents: Sequence[ObjectId],
     dependencies: Sequence[ObjectId],
     parent: ObjectId | None = None,
+    takes: Sequence[Document] = (),
 ) -> Document:
     """All is written: from now on the jobs will exist. For children, the settlement of their parent commits."""
     known: Document = {"dependents": list(dependents), "dependencies": list(dependencies)}
+    known |= {"takes": list(takes)} if takes else {}
     update = {"$set": {"state": "committed" if parent is None else "prepared", **known}}
     done = await ctx.here.stages.update_one({"_id": stage_id, "state": "staging"}, update)
     if not done.matched_count:
@@ -83,11 +96,48 @@ async def commit(
 async def finish(ctx: MongoContext, committed: Document) -> None:
     """Make the jobs visible, and release those that need not wait."""
     id, parent = committed["_id"], committed.get("parent")
+    if "takes" in committed:
+        await _take_keys(ctx, id, committed["takes"])
     await ctx.here.jobs.update_many({"jobmill.staged": id, "jobmill.outbox": True}, _UNSTAGE)
     await resolve_ended(ctx, committed["dependencies"])
     if await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])]):
         raise StoreUnavailable("jobs could not be released, because other processes change them; a worker will")
     await ctx.here.stages.delete_one({"_id": id})
+
+
+async def _take_keys(ctx: MongoContext, stage_id: ObjectId, takes: list[Document]) -> None:
+    """Make jobs visible with their unique keys, and cancel the live jobs that have these keys."""
+    for _ in range(MAX_ATTEMPTS):
+        # Read before the attempt that fails: then the new job was still hidden, so the live one is not its successor.
+        keys = [(one["name"], one["key"]) for one in takes]
+        found = await ctx.here.jobs.find(live_with(keys), WITHOUT_PAYLOAD).to_list()
+        owners = {(one["name"], one["uniqueKey"]): one for one in found}
+        writes = [
+            UpdateOne(
+                {"_id": one["job"], "jobmill.staged": stage_id},
+                [{"$set": {"uniqueKey": {"$literal": one["key"]}}}, *_UNSTAGE],
+                hint=BY_ID,
+            )
+            for one in takes
+        ]
+        try:
+            await ctx.here.jobs.bulk_write(writes, ordered=False)
+            return
+        except BulkWriteError as error:
+            takes = [takes[index] for index in sorted(refused_writes(error, (DUPLICATE_KEY,)))]
+        rivals = [owner for one in takes if (owner := owners.get((one["name"], one["key"]))) is not None]
+        for staged in {id for one in rivals if (id := ours_of(one).get("staged")) is not None}:
+            await wait_for(ctx, staged)
+        jobs = [ctx.job(one) for one in rivals]
+        await change(ctx, [job.id for job in jobs if job.recurrence is None], Cancel())
+        # A recurring job has got the key meanwhile, and keeps it: the new job runs without one.
+        kept = {(job.name, one["uniqueKey"]) for job, one in zip(jobs, rivals, strict=True) if job.recurrence}
+        takes = [one for one in takes if (one["name"], one["key"]) not in kept]
+        if not takes:
+            return
+    raise StoreUnavailable(
+        f"could not take a unique key after {MAX_ATTEMPTS} attempts, because other calls take it too; a worker will"
+    )
 
 
 async def abort(ctx: MongoContext, stage_id: ObjectId, parent: ObjectId | None = None, first: int = 0) -> None:

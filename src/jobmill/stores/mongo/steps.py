@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bson import ObjectId
 from pymongo import ReturnDocument
 from pymongo.errors import WriteError
 
@@ -133,13 +132,6 @@ async def recorded(ctx: MongoContext, id: str) -> Recorded:
 def _step(number: int, document: Document) -> Step:
     result = document["result"].encode()
     return Step(number=number, name=document["name"], result_json=result, error=document["error"])
-
-
-async def forget_steps(ctx: MongoContext, documents: Sequence[Document]) -> None:
-    """Delete what these jobs have recorded; they name it no more."""
-    has_steps: list[ObjectId] = [one["_id"] for one in documents if "steps" in ours_of(one)]
-    if has_steps:
-        await ctx.here.steps.delete_many({"job": {"$in": has_steps}})
 
 
 # ---------------------------------------------------------------------------------------------------- signals

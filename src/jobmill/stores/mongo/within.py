@@ -16,22 +16,24 @@ from msgspec import Struct
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.synchronous.client_session import ClientSession
 
-from jobmill.core.changes import Subject, resolved
+from jobmill.core.changes import Cancel, Patch, Subject, decide, kept, resolved
 from jobmill.core.events import Event, enqueued_events
 from jobmill.core.flows import edge_to, live_dependency, verdict
+from jobmill.core.unique_policy import Replace
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.mongo.codec import CODEC, FINAL, WITHOUT_PAYLOAD, Document, id_of, is_known, update_of
-from jobmill.stores.mongo.connection import EDGES, EVENTS, translated_errors
-from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.connection import EDGES, EVENTS, TAKEN_KEYS, BoundCollection, in_session, translated_errors
+from jobmill.stores.mongo.context import MongoContext, with_ids
 from jobmill.stores.mongo.edges import dependency_of, new_edge
 from jobmill.stores.mongo.enqueue import WantedEdges, check_found, check_recurring
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.ids import new_object_id, object_id
-from jobmill.stores.mongo.insert import EncodedJob, JobsCollection, conflict, encoded, in_session
-from jobmill.stores.mongo.patches import Decided, patch_fields
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.insert import EncodedJob, conflict, replace_payload
+from jobmill.stores.mongo.patches import Decided, patch_fields, subject_of
 from jobmill.stores.mongo.queues import limits_of
-from jobmill.stores.mongo.url import MongoUrl
+from jobmill.stores.mongo.taken_keys import free, take, taken_by
+from jobmill.stores.mongo.unique_policy import WITHOUT_KEY, Obstacle, Owned, encoded_by_policy, look
 
 EXPECTED = "a client session of pymongo, in a transaction"
 
@@ -40,19 +42,22 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     """See the port. The caller commits; a conflict with another transaction is pymongo's error."""
     _check(ctx, session)
     database = session.client.get_database(ctx.url.database, codec_options=CODEC)
-    collection = JobsCollection(database[ctx.url.collection], session)
     now_ms, url = ctx.now(), ctx.url
-    transaction = _Transaction(ctx, collection, database[EDGES], session)
+    collection, taken_keys = (BoundCollection(database[name], session) for name in (url.collection, TAKEN_KEYS))
+    transaction = _Transaction(ctx, collection, database[EDGES], taken_keys, session)
     awaited, pin = {after.id for new in new_jobs for after in new.after}, new_object_id()
     outside = check_recurring(new_jobs, awaited)
     old = await transaction.ended(outside) if outside else {}
     pins = {"hasDependents": pin, "outbox": True}
-    edits = [(lambda one: one["jobmill"].update(pins)) if new.id in awaited else None for new in new_jobs]
-    jobs = [encoded(new, now_ms, url, edit) for new, edit in zip(new_jobs, edits, strict=True)]
-    receipts = [await _insert_one(collection, one, now_ms, url) for one in jobs]
-    released = await transaction.connect(jobs, receipts, old, pin, now_ms) if awaited else []
+    jobs = [encoded_by_policy(new, now_ms, url, pins if new.id in awaited else {}) for new in new_jobs]
+    receipts: list[Receipt] = []
+    events: list[Event] = []
+    for one in jobs:
+        receipt, cancelled = await transaction.insert(one, now_ms)
+        receipts.append(receipt)
+        events += [*cancelled, *enqueued_events([one.new], [receipt], now_ms)]
+    events += await transaction.connect(jobs, receipts, old, pin, now_ms) if awaited else []
     ctx.claims.cursor.rewind()
-    events = [*enqueued_events(new_jobs, receipts, now_ms), *released]
     if events:
         # Numbers of events are taken outside the transaction, which would otherwise block all other writers.
         with translated_errors(ctx.url):
@@ -65,28 +70,54 @@ async def _insert(collection: Any, session: Any, entries: list[Document]) -> Non
     await in_session(session, lambda: collection.insert_many(entries, session=session))
 
 
-async def _insert_one(collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl) -> Receipt:
-    receipt = await conflict(collection, one, now_ms, url)
-    if isinstance(receipt, ObjectId):
-        raise StoreUnavailable(f"another call is enqueueing the job {one.new.id} at this moment; try again")
-    if receipt is None:
-        await collection.insert(one.packed)
-    return receipt or Receipt(one.new.id, "created")
-
-
 class _Transaction(Struct, frozen=True):
-    """Where edges are written that a caller's transaction commits, together with their jobs."""
+    """Where jobs are written that a caller's transaction commits, together with their edges and keys."""
 
     ctx: MongoContext
-    jobs: JobsCollection
+    jobs: BoundCollection
     edges: Any
+    taken_keys: BoundCollection
     session: Any
+
+    async def insert(self, one: EncodedJob, now_ms: int) -> tuple[Receipt, Sequence[Event]]:
+        """Insert a job if nothing stands in its way; its receipt, and the events of a job that it took the place of."""
+        events: Sequence[Event] = ()
+        obstacle: Obstacle
+        if one.new.policy is None:
+            obstacle = await conflict(self.jobs, one, now_ms, self.ctx.url)
+        else:
+            (found,) = await look(self.jobs, self.taken_keys, self.ctx.url, [one], now_ms)
+            obstacle, events = await self._apply(one, found, now_ms) if isinstance(found, Owned) else (found, ())
+        if isinstance(obstacle, Receipt):
+            return obstacle, events
+        if obstacle is not None:
+            raise StoreUnavailable(f"another call is enqueueing the job {one.new.id} at this moment; try again")
+        if (for_ms := one.for_ms) is not None:
+            await take(self.taken_keys, self.ctx.url, one.name_and_key, one.new.id, now_ms + for_ms)
+        await self.jobs.insert(one.packed)
+        return Receipt(one.new.id, "created"), events
+
+    async def _apply(self, one: EncodedJob, owned: Owned, now_ms: int) -> tuple[Receipt | None, Sequence[Event]]:
+        """Do to a live job what the policy of a new one says. No receipt: the new job has its key, and is inserted."""
+        document, job = owned.document, owned.job
+        if isinstance(owned.taken, Replace):
+            await replace_payload(self.jobs, owned.unchanged, owned.replacing(self.ctx, one.new, now_ms), one.new)
+            return Receipt(job.id, "updated"), ()
+        if owned.taken == "pass":
+            await self.jobs.update(owned.unchanged, WITHOUT_KEY)
+            return None, ()
+        patch = decide(Cancel(), subject_of(document, job), now_ms)
+        if not isinstance(patch, Patch):
+            raise StoreUnavailable(f"the job {job.id} cannot be cancelled: {patch}; try again")
+        # Its edges are set by a worker, which finds it in the outbox. The janitor removes it if it is not kept.
+        fields = patch_fields(self.ctx, Decided(document, job, kept(patch)), now_ms)
+        await self.jobs.update(owned.unchanged, update_of(fields))
+        await free(self.taken_keys, self.ctx.url, taken_by([document]))
+        return None, kept(patch).events
 
     async def ended(self, ids: Mapping[str, str]) -> dict[str, Document]:
         """Jobs of others that new jobs wait for. They must have ended: their workers cannot settle locked documents."""
-        known = [object_id(id) for id in ids if object_id(id) is not None]
-        query = {"$or": [{"_id": {"$in": known}}, {"jobmill.id": {"$in": list(ids)}}]}
-        found = {id_of(one): one for one in await self.jobs.find(query, WITHOUT_PAYLOAD) if is_known(one)}
+        found = {id_of(one): one for one in await self.jobs.find(with_ids(ids), WITHOUT_PAYLOAD) if is_known(one)}
         for id, document in check_found(self.ctx, ids, found).items():
             if document["status"] not in FINAL:
                 raise live_dependency(ids[id])
@@ -105,7 +136,7 @@ class _Transaction(Struct, frozen=True):
         try:
             old = old | (await self.ended(more) if (more := new.old(old)) else {})
         except InvalidValue:
-            await self.jobs.delete(list(new.created.values()))  # the caller may still commit
+            await self.jobs.delete({"_id": {"$in": list(new.created.values())}})  # the caller may still commit
             raise
         edges: dict[ObjectId, list[Document]] = {}
         for job, number, after in new.wanted:

@@ -22,9 +22,8 @@ from jobmill.core.changes import (
     key_taken,
     states_for,
 )
-from jobmill.core.job import FINAL
 from jobmill.core.values import Filter
-from jobmill.stores.postgres.codec import HISTORY_COLUMNS, SHARED_COLUMNS, patch_columns, subject
+from jobmill.stores.postgres.codec import SHARED_COLUMNS, patch_columns, subject
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_events
@@ -55,8 +54,9 @@ async def change(
         queues.clear()
         queues.update(one.subject.queue for one in found if one.subject.id in patches)
         queues.update(await write(connection, statements, patches, now_ms))
-        if awaited := [one.subject.id for one in found if one.has_dependents and one.subject.id in patches]:
-            queues.update(await _tell_dependents(connection, statements, change, awaited, now_ms))
+        awaited = [one.subject.id for one in found if one.has_dependents and one.subject.id in patches]
+        if awaited and isinstance(change, Requeue):
+            await connection.execute(statements.call("reopen", 2), now_ms, awaited)
         await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
         if patches and isinstance(change, Cancel | Remove):
             hint = ("cancelled" if isinstance(change, Cancel) else "ended", list(patches))
@@ -150,37 +150,27 @@ async def write(
 ) -> Sequence[str]:
     """Write patches, together where they write the same columns; those of jobs that became live are written already.
 
-    Return the queues of jobs that were released because others were removed.
+    Return the queues of jobs that were released because others were cancelled or removed.
     """
     alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    cancelled: list[dict[str, Any]] = []
     for id, patch in patches.items():
         if patch.fields and not patch.becomes_live:
             row = patch_columns(id, patch, now_ms)
-            alike.setdefault(tuple(row), []).append(row)
+            (cancelled if row.get("state") == "cancelled" else alike.setdefault(tuple(row), [])).append(row)
     for columns, rows in alike.items():
-        if rows[0].get("state") in FINAL:
-            text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")
-            await connection.execute(text, _encode(rows).decode())
-        else:
-            is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
-            sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
-            sets += ["claims = jobs.claims + 1"] if is_seized else []
-            text = statements("change_live").replace("{sets}", ", ".join(sets))
-            await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
+        is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
+        sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
+        sets += ["claims = jobs.claims + 1"] if is_seized else []
+        text = statements("change_live").replace("{sets}", ", ".join(sets))
+        await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
     if cleared := [id for id, patch in patches.items() if patch.clears_steps]:
         await connection.execute(statements("clear_records"), cleared)
-    return await remove(connection, statements, [id for id, patch in patches.items() if patch.removes], now_ms)
-
-
-async def _tell_dependents(
-    connection: Connection, statements: Statements, change: Change, ids: Sequence[str], now_ms: int
-) -> Sequence[str]:
-    """Other jobs wait for these, which were changed. Return the queues of jobs that were released."""
-    if isinstance(change, Cancel):
-        return await connection.fetchval(statements.call("release_dependents", 2), now_ms, ids) or ()
-    if isinstance(change, Requeue):
-        await connection.execute(statements.call("reopen", 2), now_ms, ids)
-    return ()
+    removed = [id for id, patch in patches.items() if patch.removes]
+    if cancelled:
+        own = [[row.get(name) for row in cancelled] for name in ("id", "due_ms", "expires_ms", "keep_last")]
+        return await connection.fetchval(statements.call("cancel_jobs", 6), now_ms, *own, removed) or ()
+    return (await connection.fetchval(statements("remove_and_free"), now_ms, removed) or ()) if removed else ()
 
 
 async def _make_live(

@@ -1,7 +1,8 @@
-"""Rows as Jobs, and patches as columns."""
+"""Rows as Jobs, and new jobs and patches as columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -12,7 +13,7 @@ from jobmill.core.changes import Patch, Subject
 from jobmill.core.due import Held
 from jobmill.core.job import NO_OPTIONS, NULL, Attempt, Job, JobOptions, Progress, keep_cancelled
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.core.values import Broken, Claim, Claimed, Lease, NewJob
 from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
@@ -23,7 +24,6 @@ SHARED_COLUMNS = (
     *("attempts", "tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
     *("last_finished_ms", "unstarted", "has_dependents", "has_records", "dependencies", "flow"),
 )
-HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
 
 
 class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
@@ -129,6 +129,24 @@ def stored_job(row: asyncpg.Record) -> Job:
         return structs.replace(job, deferred_error=f"the stored job cannot be read: {error}")
 
 
+# ---------------------------------------------------------------------------------------------------- new jobs
+
+
+def new_job_row(new: NewJob) -> tuple[object, ...]:
+    """A new job as the functions that enqueue take it."""
+    due, payload = new.due, new.payload_json.decode()
+    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
+    options = None if is_plain else _encode(new.options).decode()
+    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)
+    return (*job, new.unique_key, new.tenant, options)
+
+
+def new_job_columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
+    """Rows of new jobs as columns; an empty one where no job has a value."""
+    columns = [list(column) for column in zip(*map(new_job_row, new_jobs), strict=True)]
+    return [[] if column[0] is None and column.count(None) == len(column) else column for column in columns]
+
+
 # ---------------------------------------------------------------------------------------------------- changes
 
 
@@ -147,11 +165,16 @@ def subject(row: asyncpg.Record) -> Subject:
         state=state,
         due_ms=due_ms,
         errors=errors,
-        held=None if held is None else _decode_held(held),
+        held=read_held(held),
         recurrence=None if rule is None else _recurrence(rule, revision),
         keep_failed=keep_cancelled(options),
         deferred_error=doomed,
     )
+
+
+def read_held(text: str | None) -> Held | None:
+    """What holds a job."""
+    return None if text is None else _decode_held(text)
 
 
 def _recurrence(text: str, revision: int | None) -> Recurrence | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -13,15 +13,15 @@ from msgspec import structs
 
 from jobmill.core.changes import new_hold
 from jobmill.core.due import NEVER_MS
-from jobmill.core.events import enqueued_events
-from jobmill.core.job import NO_OPTIONS
+from jobmill.core.events import Event, enqueued_events
 from jobmill.core.values import NewJob, Receipt, at
 from jobmill.errors import StoreBusy
-from jobmill.stores.postgres.codec import encoded_rule
+from jobmill.stores.postgres.codec import encoded_rule, new_job_columns, new_job_row
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
-from jobmill.stores.postgres.flows import add_new_edges, check_recurring
+from jobmill.stores.postgres.flows import add_new_edges, awaited_by
+from jobmill.stores.postgres.unique_policy import PLAN_TYPES, insert_by_policy, runs_of_policies
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,12 +33,15 @@ CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any
 #: the id of the schema, if another one is to be refused (WrongSchema).
 FirstParameters = tuple[int | None, bool, bool, int | None]
 
-_get_after, _get_flow = attrgetter("after"), attrgetter("flow")
+_get_after, _get_flow, _get_policy = attrgetter("after"), attrgetter("flow"), attrgetter("policy")
 
 # A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
 _TRIES = 20
 # Payloads in one statement: PostgreSQL accepts no more than 1 GB.
 MAX_BYTES = 128 * 1024 * 1024
+
+#: By the ids of new jobs: the events of the jobs that were cancelled for them.
+CancelEvents = dict[str, Sequence[Event]]
 
 
 class FeedIsOn(Exception):
@@ -58,7 +61,7 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     receipts: list[Receipt] = []
 
     async def work(connection: Connection) -> list[Receipt]:
-        return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None))
+        return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None), {})
 
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not has_edges(new_jobs):
         try:
@@ -81,15 +84,24 @@ async def enqueue_on(
 ) -> list[Receipt]:
     """Enqueue in a transaction: several statements, their events, and edges."""
     call = partial(_call, context, connection)
-    if not has_edges(new_jobs):
-        receipts = await insert(call, grouped(new_jobs), (now_ms or context.clock.given_ms(), True, False, None))
-        await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
-        return receipts
-    now_ms = now_ms or await context.now_ms(connection)
-    receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None))
-    await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, now_ms))
-    await add_new_edges(call, new_jobs, receipts, now_ms, inside=False)
+    cancelled: CancelEvents = {}
+    waits = has_edges(new_jobs)
+    now_ms = now_ms or (await context.now_ms(connection) if waits else context.clock.given_ms())
+    awaited = awaited_by(new_jobs) if waits else frozenset()
+    receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None), cancelled, awaited)
+    events = events_of(new_jobs, receipts, now_ms or context.clock.now(), cancelled)
+    await add_and_learn(context, connection, events)
+    if waits and now_ms is not None:
+        await add_new_edges(call, new_jobs, receipts, now_ms, inside=False)
     return receipts
+
+
+def events_of(
+    new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: int, cancelled: Mapping[str, Sequence[Event]]
+) -> list[Event]:
+    """The events of an enqueue: each new job, after the cancel of the job whose place it takes."""
+    events = enqueued_events(new_jobs, receipts, now_ms)
+    return [one for event in events for one in (*cancelled.get(event.job_id, ()), event)] if cancelled else events
 
 
 async def _call(
@@ -109,7 +121,10 @@ async def _call(
 
 
 def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
-    """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
+    """Runs of jobs that one call takes: without recurrence and of different ids, or one with a recurrence.
+
+    Those with a policy have runs of their own.
+    """
     groups: list[list[NewJob]] = []
     ids: set[str] = set()
     size = 0
@@ -121,37 +136,45 @@ def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
             ids, size = set(), len(new.payload_json)
         groups[-1].append(new)
         ids.add(new.id)
-    return groups
+    has_policies = any(map(_get_policy, new_jobs))
+    return [run for group in groups for run in runs_of_policies(group)] if has_policies else groups
 
 
-async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. If some of them wait for others, the time must be given."""
+async def insert(
+    call: CallFunction,
+    groups: Sequence[Sequence[NewJob]],
+    first: FirstParameters,
+    cancelled: CancelEvents,
+    awaited: Set[str] = frozenset(),
+) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order. `awaited`: the ids that some wait for; then the time is given.
+
+    Events of jobs that were cancelled are added to `cancelled`.
+    """
     receipts: list[Receipt] = []
-    awaited: set[str] = set()
-    for group in groups:
-        if has_edges(group):
-            check_recurring([new for group in groups for new in group])
-            awaited.update(after.id for new in group for after in new.after)
     for group in groups:
         if group[0].recurrence is None:
-            receipts += await _insert(call, group, first, awaited)
+            receipts += await _insert(call, group, first, awaited, cancelled)
         else:
             receipts += await _insert_recurring(call, group, first)
     return receipts
 
 
 async def _insert(
-    call: CallFunction, group: Sequence[NewJob], first: FirstParameters, awaited: set[str]
+    call: CallFunction, group: Sequence[NewJob], first: FirstParameters, awaited: Set[str], cancelled: CancelEvents
 ) -> list[Receipt]:
     receipts = [Receipt(new.id, "created") for new in group]
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
         part = [group[index] for index in indexes]
-        flow: Sequence[list[object]] = _NO_FLOW
-        if awaited or any(map(_get_flow, part)):
-            flow = _flow_columns(part, awaited, first[0])
-            part = [structs.replace(new, due=at(NEVER_MS)) if new.after else new for new in part]
-        rows = await call("enqueue_jobs", (*first, *_columns(part), *flow))
+        if part[0].policy is not None:
+            rows = await insert_by_policy(call, part, first, awaited, cancelled)
+        else:
+            flow: Sequence[list[object]] = _NO_FLOW
+            if awaited or any(map(_get_flow, part)):
+                flow = _flow_columns(part, awaited, first[0])
+                part = [structs.replace(new, due=at(NEVER_MS)) if new.after else new for new in part]
+            rows = await call("enqueue_jobs", (*first, *new_job_columns(part), *flow))
         again = []
         for number, id, how in rows:
             _check_done(how)
@@ -171,7 +194,7 @@ async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: 
     (new,) = group
     assert new.recurrence is not None
     rule = encoded_rule(new.recurrence)
-    ((id, how),) = await call("enqueue_recurring", (*first, *_row(new), rule, new.keeps_due))
+    ((id, how),) = await call("enqueue_recurring", (*first, *new_job_row(new), rule, new.keeps_due))
     _check_done(how)
     return [Receipt(id, how)]
 
@@ -183,21 +206,7 @@ def _check_done(how: str) -> None:
         raise WrongSchema
 
 
-def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
-    """The columns of enqueue_jobs; an empty one where no job has a value."""
-    columns = [list(column) for column in zip(*map(_row, new_jobs), strict=True)]
-    return [[] if column.count(None) == len(column) else column for column in columns]
-
-
-def _row(new: NewJob) -> tuple[object, ...]:
-    due, payload = new.due, new.payload_json.decode()
-    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
-    options = None if is_plain else _encode(new.options).decode()
-    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)
-    return (*job, new.unique_key, new.tenant, options)
-
-
-def _flow_columns(new_jobs: Sequence[NewJob], awaited: set[str], now_ms: int | None) -> Sequence[list[object]]:
+def _flow_columns(new_jobs: Sequence[NewJob], awaited: Set[str], now_ms: int | None) -> Sequence[list[object]]:
     """The columns of jobs in flows."""
     rows = []
     for new in new_jobs:
@@ -217,4 +226,6 @@ TYPES: dict[str, tuple[str, ...]] = {
     "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
     "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
+    "key_owners": ("bigint", "bigint", *["text[]"] * 4),
+    "enqueue_by_policy": (*_FIRST_TYPES[:3], *(f"{one}[]" for one in (*_ROW_TYPES, "boolean", *PLAN_TYPES))),
 }

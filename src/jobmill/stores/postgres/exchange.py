@@ -99,7 +99,7 @@ async def _call(
     async def work(connection: Connection) -> list[asyncpg.Record]:
         *claimed, head = rows = await connection.fetch(text, at_ms, True, *parameters)
         now_ms, done = head[6], settle.done_ids(by_id, head[3])
-        awaited = settle.released(head[1]).awaited
+        awaited = settle.released(head[1]).awaited or ()
         events: list[Event] = []
         for id, one in by_id.items():
             if id in done:

@@ -39,15 +39,17 @@ Edge = tuple[str, int, str, str]
 # ---------------------------------------------------------------------------------------------------- enqueue
 
 
-def check_recurring(new_jobs: Sequence[NewJob]) -> None:
-    """Raise InvalidValue if a job of the call waits for a recurring one, or is one and waits."""
+def awaited_by(new_jobs: Sequence[NewJob]) -> set[str]:
+    """The ids that jobs of a call wait for. Raise InvalidValue if one waits for a recurring job, or recurs itself."""
     recurring = {new.id for new in new_jobs if new.recurrence is not None}
+    awaited: set[str] = set()
     for new in new_jobs:
         if new.after and new.id in recurring:
             raise recurring_dependency(new.id)
-        for after in new.after:
-            if after.id in recurring:
-                raise recurring_dependency(after.id)
+        awaited.update(after.id for after in new.after)
+    for id in sorted(awaited & recurring):
+        raise recurring_dependency(id)
+    return awaited
 
 
 async def add_new_edges(
@@ -141,7 +143,7 @@ async def _flush(context: PostgresContext, connection: Connection, limit: int) -
         context.examined = ("", -1) if id is None else (id, number)
         if not lost:
             return 0, None
-        row = await connection.fetchrow(statements.call("release", 4), now_ms, lost, None, limit)
+        row = await connection.fetchrow(statements.call("release", 5), now_ms, lost, [], None, limit)
     assert row is not None
     return row[0], row[1]
 

@@ -53,6 +53,7 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
     await add_events(connection, statements, [removed_event(one, now_ms) for one in gone])
     # Those that they had waited for may go when their edges are deleted.
     has_more = has_more or any(row["dependencies"] for row in found[:limit])
+    has_more = await connection.fetchval(statements("purge_taken_keys"), now_ms, limit) >= limit or has_more
     await connection.execute(statements("purge_rewinds"), MAX_REWINDS)
     await connection.execute(statements("purge_runs"), now_ms - RUNS_KEPT_MS)
     last_starts = [now_ms - kept_ms for kept_ms in TALLIES_KEPT_MS.values()]

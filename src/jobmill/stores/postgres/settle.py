@@ -21,9 +21,12 @@ _decode_ids = msgspec.json.Decoder(list[str]).decode
 
 
 class ReleasedJobs(msgspec.Struct, frozen=True):
-    """What an exchange has released: the settled jobs that others wait for, and the queues of released jobs."""
+    """What an exchange has released: the queues of released jobs.
 
-    awaited: list[str] = []
+    Where the caller adds the events, also the settled jobs that others wait for.
+    """
+
+    awaited: list[str] | None = None
     queues: list[str] | None = None
     has_more: bool = False
 

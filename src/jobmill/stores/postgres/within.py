@@ -15,14 +15,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import asyncpg
 
-from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.postgres.context import PostgresContext
-from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, has_edges, insert
+from jobmill.stores.postgres.enqueue import (
+    TYPES,
+    CancelEvents,
+    FeedIsOn,
+    WrongSchema,
+    events_of,
+    grouped,
+    has_edges,
+    insert,
+)
 from jobmill.stores.postgres.feed import encoded
-from jobmill.stores.postgres.flows import add_new_edges
+from jobmill.stores.postgres.flows import add_new_edges, awaited_by
 from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -45,7 +53,8 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
 
     psycopg and SQLAlchemy begin a transaction by themselves if none is open, unless they are set not to. Where another
     transaction has enqueued the same unique key or id, the call waits as long as the caller's settings (lock_timeout,
-    statement_timeout) allow.
+    statement_timeout) allow. A live job that a policy changes is locked until the commit: nobody claims it, and the
+    worker that settles it waits.
     """
     caller = await _caller_connection(connection)
     statements, schema_id = context.statements, context.schema_id
@@ -59,13 +68,14 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     try:
         if len(groups) <= 1 and not waits:
             with contextlib.suppress(FeedIsOn):
-                return await insert(call, groups, (at_ms, False, True, schema_id))
+                return await insert(call, groups, (at_ms, False, True, schema_id), {})
         async with _all_or_nothing(caller):
             now_ms: int | None = at_ms
             if waits and at_ms is None:
                 ((now_ms,),) = await call("now_ms", ())
-            receipts = await insert(call, groups, (now_ms, True, True, schema_id))
-            if events := enqueued_events(new_jobs, receipts, context.clock.now()):
+            cancelled: CancelEvents = {}
+            receipts = await insert(call, groups, (now_ms, True, True, schema_id), cancelled, awaited_by(new_jobs))
+            if events := events_of(new_jobs, receipts, context.clock.now(), cancelled):
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
             if now_ms is not None:
                 await add_new_edges(call, new_jobs, receipts, now_ms, inside=True)

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from jobmill.core.durations import MAX_MS
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.recurrence import Recurrence, is_occurrence
+from jobmill.core.unique_policy import UniquePolicy
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.node_cron import for_node
 from jobmill.stores.redis.ids import scheduler_key
@@ -46,7 +47,9 @@ def opts_json(options: JobOptions, priority: int) -> str:
     return msgspec.json.encode(as_opts(options, priority)).decode()
 
 
-def as_opts(options: JobOptions, priority: int = 0, delay_ms: int = 0, deid: str | None = None) -> dict[str, Any]:
+def as_opts(
+    options: JobOptions, priority: int = 0, delay_ms: int = 0, deduplication: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The opts of a job that we create."""
     opts = dict(DEFAULT)
     if options is not NO_OPTIONS:
@@ -55,9 +58,20 @@ def as_opts(options: JobOptions, priority: int = 0, delay_ms: int = 0, deid: str
         opts["priority"] = priority
     if delay_ms > 0:
         opts["delay"] = delay_ms
-    if deid is not None:
-        opts["de"] = {"id": deid}
+    if deduplication is not None:
+        opts["de"] = deduplication
     return opts
+
+
+def deduplication(deid: str, policy: UniquePolicy | None) -> dict[str, Any]:
+    """BullMQ's option for a unique key with this policy."""
+    if policy is None or policy.when_live == "cancel":
+        return {"id": deid}
+    if policy.when_live == "replace":
+        return {"id": deid, "replace": True}
+    if policy.debounce_ms is not None:
+        return {"id": deid, "ttl": policy.debounce_ms, "extend": True, "replace": True}
+    return {"id": deid} if policy.for_ms is None else {"id": deid, "ttl": policy.for_ms}
 
 
 def _write_options(opts: dict[str, Any], options: JobOptions) -> None:

@@ -108,6 +108,13 @@ async def _exchange_queue(
         skip = await _call(c, queue, {}, settled, progress, now_ms, skip)
 
 
+def _read_codes(settled: dict[int, Settled], positions: Sequence[int], codes: Sequence[bytes], outbox: int) -> None:
+    for position, code in zip(positions, codes, strict=True):
+        settled[position] = _SETTLED.get(code) or _refused(code.decode())
+    if outbox:
+        settled[HAS_OUTBOX] = "done"
+
+
 def _refused(why: str) -> Refused:
     return Refused(why.removeprefix(_LATER), is_temporary=why.startswith(_LATER))
 
@@ -133,10 +140,7 @@ async def _call(
     plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless, outbox = await c.run(
         EXCHANGE, queue, now_ms, **requests, claim=claim, not_these=settled_before
     )
-    codes = zip((*plain, *others), (*plain_codes, *other_codes), strict=True)
-    settled.update((position, _SETTLED.get(code) or _refused(code.decode())) for position, code in codes)
-    if outbox:
-        settled[HAS_OUTBOX] = "done"
+    _read_codes(settled, (*plain, *others), (*plain_codes, *other_codes), outbox)
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
         # The feed was turned on since the last call: the events of this one follow right after it.

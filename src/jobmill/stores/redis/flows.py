@@ -29,6 +29,7 @@ from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.hints import add_cancels
 from jobmill.stores.redis.ids import RUN, check_no_queue_key, deduplication_id, local_id, port_id
 from jobmill.stores.redis.job_request import job_request
 from jobmill.stores.redis.queues import registered_queues
@@ -245,6 +246,8 @@ async def _run(c: RedisContext, queue: str, now_ms: int, **request: Any) -> Any:
             raise _Lost
         case b"refused":
             raise InvalidValue("children", "jobs that the store can hold", rest[0].decode())
+    if cancelled := rest[-1]:
+        await add_cancels(c, [id.decode() for id in cancelled])
     return [answer, *rest]
 
 

@@ -13,6 +13,7 @@ from jobmill.core.changes import (
     Change,
     Changed,
     Patch,
+    Remove,
     Requeue,
     decide,
     kept,
@@ -34,7 +35,6 @@ from jobmill.stores.sqlite.flows import (
     set_edges,
     write_edges,
 )
-from jobmill.stores.sqlite.steps import clear
 
 
 def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
@@ -61,8 +61,10 @@ def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change
             seqs.append(row[0])
             events += patch.events
     publish(context, events)
+    if isinstance(change, Cancel | Remove):
+        context.write("free_keys", (as_json(changed),))
     if isinstance(change, Cancel):
-        set_edges(context, seqs)
+        set_edges(context, (), seqs)
     elif isinstance(change, Requeue):
         reopen_edges(context, seqs)
     context.wakes += bool(changed)
@@ -95,5 +97,6 @@ def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: 
     if subject.edges:
         write_edges(context, {seq: subject.edges})
     if patch.clears_steps:
-        clear(context, seq)
+        context.write("clear_steps", (seq,))
+        context.write("clear_signals", (seq,))
     return patch

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from jobmill.stores.sqlite.codec import QueueRow
-from jobmill.stores.sqlite.statements import MAX_ROWS, sql, sql_rows
+from jobmill.stores.sqlite.statements import MAX_ROWS, sql, sql_rows, sql_update
 
 
 class NeedsCare(Exception):
@@ -59,14 +59,19 @@ class SqliteContext(Struct):
         assignments = ", ".join(f"{column} = ?" for column in columns)
         self.cursor.execute(f"UPDATE jobmill_jobs SET {assignments}{more} WHERE seq = ?", (*columns.values(), seq))
 
-    def update_jobs(self, rows: Iterable[tuple[int, Mapping[str, object]]]) -> None:
-        """Write columns of many jobs, by their seqs. Jobs with the same columns share a statement."""
+    def update_jobs(self, rows: Iterable[tuple[Sequence[int], Mapping[str, object]]]) -> None:
+        """Write columns of many jobs: all jobs of these seqs get the same values.
+
+        Jobs with the same columns share a statement.
+        """
         alike: dict[tuple[str, ...], list[tuple[object, ...]]] = {}
-        for seq, columns in rows:
-            alike.setdefault(tuple(columns), []).append((*columns.values(), seq))
-        for names, values in alike.items():
-            assignments = ", ".join(f"{name} = ?" for name in names)
-            self.cursor.executemany(f"UPDATE jobmill_jobs SET {assignments} WHERE seq = ?", values)
+        for seqs, columns in rows:
+            values = tuple(columns.values())
+            alike.setdefault(tuple(columns), []).extend((seq, *values) for seq in seqs)
+        for names, own in alike.items():
+            for start in range(0, len(own), MAX_ROWS):
+                part = own[start : start + MAX_ROWS]
+                self.cursor.execute(sql_update(names, len(part)), [*itertools.chain.from_iterable(part)])
 
     def row(self, name: str, parameters: Sequence[object] = ()) -> Any:
         """The one row that a statement returns, or None."""

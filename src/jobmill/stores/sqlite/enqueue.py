@@ -8,18 +8,21 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
+from jobmill.core.changes import Cancel
 from jobmill.core.due import Held
 from jobmill.core.events import bare_job, enqueued_events
 from jobmill.core.flows import recurring_dependency
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.unique_policy import Owner, Replace, is_suspended, when_taken
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.common.whole_jobs import updated_fields
+from jobmill.stores.sqlite.change import change
 from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, columns_of, new_job_row, new_job_row_in_flow, readable
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.flows import connect_jobs
 
-Kind: TypeAlias = Literal["plain", "recurring", "in_flow"]
+Kind: TypeAlias = Literal["plain", "recurring", "in_flow", "with_policy"]
 
 
 def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool = False) -> list[Receipt]:
@@ -29,6 +32,8 @@ def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool 
     for kind, group in itertools.groupby(new_jobs, _kind):
         if kind == "recurring":
             receipts += [_update_or_insert(context, new) for new in group]
+        elif kind == "with_policy":
+            receipts += [_insert_by_policy(context, new) for new in group]
         else:
             receipts += _insert(context, list(group), kind)
             in_flow = in_flow or kind == "in_flow"
@@ -40,11 +45,13 @@ def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool 
 
 def _kind(new: NewJob) -> Kind:
     """How a job is inserted. This runs for each job, instead of several searches for jobs that are special."""
-    return "recurring" if new.recurrence is not None else "in_flow" if new.flow is not None or new.after else "plain"
+    if new.recurrence is not None:
+        return "recurring"
+    return "in_flow" if new.flow is not None or new.after else "plain" if new.policy is None else "with_policy"
 
 
 def _insert(context: SqliteContext, new_jobs: list[NewJob], kind: Kind) -> list[Receipt]:
-    statement, row = ("insert", new_job_row) if kind == "plain" else ("insert_in_flow", new_job_row_in_flow)
+    statement, row = ("insert_in_flow", new_job_row_in_flow) if kind == "in_flow" else ("insert", new_job_row)
     inserted = context.write_rows(statement, (context.now_ms,), [row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         created, receipts = new_jobs, [Receipt(new.id, "created") for new in new_jobs]
@@ -80,7 +87,7 @@ def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
     if owner is None:
         return _insert(context, [new], "recurring")[0]
-    seq, id, rule, held = owner
+    seq, id, rule, held, *_ = owner
     if rule is None:
         return Receipt(id, "duplicate")
     # The update replaces a recurrence that cannot be read.
@@ -88,9 +95,41 @@ def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     job = structs.replace(bare_job(id, new.name, new.queue, "waiting", 0), recurrence=old, held=readable(held, Held))
     fields = updated_fields(new, job, context.now_ms)
     del fields["payload_json"]
+    _replace(context, seq, id, new, fields)
+    return Receipt(id, "pinned" if old.pinned else "updated")
+
+
+def _insert_by_policy(context: SqliteContext, new: NewJob) -> Receipt:
+    """A job that says what happens if its unique key is taken."""
+    if context.row("subject", (new.id,)):
+        return Receipt(new.id, "exists")
+    key = (new.queue, new.name, new.unique_key)
+    if (owner := context.row("owner", key)) is not None:
+        seq, id, rule, held_json, state, started_ms, waits_for = owner
+        held = readable(held_json, Held)
+        suspended = is_suspended(held, started_ms, waits_for)
+        live = Owner(id=id, state=state, held=held, is_recurring=rule is not None, is_suspended=suspended)
+        taken = when_taken(new.policy, new.due, live, context.now_ms)
+        if taken == "duplicate":
+            return Receipt(id, "duplicate")
+        if isinstance(taken, Replace):
+            _replace(context, seq, id, new, taken.fields)
+            return Receipt(id, "updated")
+        if taken == "cancel":
+            change(context, [id], Cancel())
+        else:
+            context.update_job(seq, {"unique_key": None})
+    if new.policy is not None and new.policy.for_ms is not None:
+        if (holder := context.row("key_holder", (*key, context.now_ms))) is not None:
+            return Receipt(holder[0], "duplicate")
+        context.write("take_key", (*key, new.id, context.now_ms + new.policy.for_ms))
+    return _insert(context, [new], "with_policy")[0]
+
+
+def _replace(context: SqliteContext, seq: int, id: str, new: NewJob, fields: dict[str, object]) -> None:
+    """Write fields of a live job, and the payload of the new job."""
     payload, is_large = new.payload_json.decode(), len(new.payload_json) > LARGE_PAYLOAD
     context.update_job(seq, columns_of(fields) | {"payload": None if is_large else payload})
     context.write("remove_payload", (seq,))
     if is_large:
         context.write("insert_payload", (id, payload))
-    return Receipt(id, "pinned" if old.pinned else "updated")

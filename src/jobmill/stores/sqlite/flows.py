@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from msgspec import Raw, structs
 
-from jobmill.core.changes import Patch, Subject, held_again, reopens, resolved
-from jobmill.core.events import Event, bare_job
+from jobmill.core.changes import Patch, Subject, held_again, released_alike, reopens, resolved
+from jobmill.core.due import Held
+from jobmill.core.events import bare_job
 from jobmill.core.flows import (
     MAX_RELEASED,
     After,
@@ -32,9 +33,9 @@ from jobmill.core.flows import (
 )
 from jobmill.core.job import Job, State
 from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
-from jobmill.stores.sqlite.codec import as_json, patched_columns, subject_of
+from jobmill.stores.sqlite.codec import as_json, patched_columns, readable, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
-from jobmill.stores.sqlite.feed import publish
+from jobmill.stores.sqlite.feed import feeding, publish
 
 #: How many pending edges one call of flush_outbox examines.
 _EXAMINED = 1_000
@@ -151,20 +152,41 @@ def _dependencies(context: SqliteContext, ids: set[str], may_live: set[str] | No
 # ---------------------------------------------------------------------------------------------------- jobs end
 
 
-def set_edges(context: SqliteContext, seqs: Sequence[int], limit: int | None = MAX_RELEASED) -> None:
-    """These jobs have ended: set the edges that lead to them and release dependents, at most `limit`."""
-    if not seqs or not known_edges(context):
+def set_edges(context: SqliteContext, succeeded: Sequence[int], others: Sequence[int]) -> None:
+    """These jobs have ended: set the edges that lead to them and release dependents, at most MAX_RELEASED."""
+    if not known_edges(context):
         return
-    most = -1 if limit is None else limit + 1
-    rows = [EdgeRow(*row) for row in context.rows("ended_edges", (as_json(seqs), most))]
-    if limit is not None and len(rows) > limit:
+    limit = MAX_RELEASED
+    if succeeded and not feeding(context):
+        dependents = [seq for (seq,) in context.rows("dependents_of", (as_json(succeeded), limit + 1))]
+        if len(dependents) <= limit:
+            _succeed(context, succeeded, set(dependents))
+            succeeded, limit = (), limit - len(dependents)
+    if ended := [*succeeded, *others]:
+        _set_edges(context, ended, limit)
+
+
+def _succeed(context: SqliteContext, succeeded: Sequence[int], dependents: set[int]) -> None:
+    """Set edges without reading them, and release dependents: the core decides once for all that are held alike."""
+    if not dependents:
+        return
+    context.write("succeed_edges", (as_json(succeeded),))
+    alike: defaultdict[str | None, list[int]] = defaultdict(list)
+    for seq, held in context.rows("unblocked", (as_json(list(dependents)),)):
+        alike[held].append(seq)
+    patches = [(seqs, released_alike(readable(held, Held), context.now_ms)) for held, seqs in alike.items()]
+    _write(context, [(seqs, patch) for seqs, patch in patches if patch is not None])
+
+
+def _set_edges(context: SqliteContext, seqs: Sequence[int], limit: int) -> None:
+    rows = [EdgeRow(*row) for row in context.rows("ended_edges", (as_json(seqs), limit + 1))]
+    if len(rows) > limit:
         first_left = rows[limit]
         left = list(seqs)[list(seqs).index(first_left.on_seq or 0) :]
         nexts = [(seq, first_left.job_seq if seq == first_left.on_seq else 0) for seq in left]
         context.write_rows("write_outbox", (), nexts)
         context.has_outbox = True
-        rows = rows[:limit]
-    _resolve(context, rows)
+    _resolve(context, rows[:limit])
 
 
 def cancel_edges(context: SqliteContext, seq: int) -> None:
@@ -200,7 +222,8 @@ def _release(context: SqliteContext, looked: dict[int, Verdict]) -> None:
     if not seqs:
         return
     subjects = _subjects(context, seqs)
-    _write(context, [(seq, resolved(one, looked[seq], context.now_ms)) for seq, one in subjects.items()])
+    patches = [([seq], resolved(one, looked[seq], context.now_ms)) for seq, one in subjects.items()]
+    _write(context, [(seqs, patch) for seqs, patch in patches if patch is not None])
 
 
 # ---------------------------------------------------------------------------------------------------- jobs wait again
@@ -232,10 +255,11 @@ def hold_while_pending(context: SqliteContext, seqs: Sequence[int]) -> None:
 
 def _hold_again(context: SqliteContext, subjects: dict[int, Subject]) -> None:
     """Hold jobs that pending edges keep waiting, unless they must fail because of another edge."""
-    patches = []
+    patches: list[tuple[list[int], Patch]] = []
     for seq, subject in subjects.items():
         bad = [_edge(*row) for row in context.rows("bad_edges", (seq,))]
-        patches.append((seq, held_again(subject, verdict(bad, others_wait=True), context.now_ms)))
+        if patch := held_again(subject, verdict(bad, others_wait=True), context.now_ms):
+            patches.append(([seq], patch))
     _write(context, patches)
 
 
@@ -330,15 +354,9 @@ def _subjects(context: SqliteContext, seqs: Iterable[int]) -> dict[int, Subject]
     return {row[0]: subject_of(row) for row in context.rows("subjects_of", (as_json(list(seqs)),))}
 
 
-def _write(context: SqliteContext, patches: Iterable[tuple[int, Patch | None]]) -> None:
-    """Write what becomes of dependents."""
-    events: list[Event] = []
-    columns: list[tuple[int, dict[str, object]]] = []
-    for seq, patch in patches:
-        if patch is not None:
-            columns.append((seq, patched_columns(patch, context.now_ms)))
-            events += patch.events
-    if columns:
-        context.update_jobs(columns)
-        publish(context, events)
+def _write(context: SqliteContext, patches: Sequence[tuple[Sequence[int], Patch]]) -> None:
+    """Write what becomes of dependents: a patch for all jobs of these seqs."""
+    if patches:
+        context.update_jobs([(seqs, patched_columns(patch, context.now_ms)) for seqs, patch in patches])
+        publish(context, [event for _, patch in patches for event in patch.events])
         context.wakes += 1

@@ -60,11 +60,13 @@ def _staying(context: SqliteContext, settlements: Iterable[Settlement]) -> froze
 
 def _tell_dependents(context: SqliteContext, settlements: Iterable[Settlement]) -> None:
     """Release the jobs that waited for those that have ended. A job that waits again may have to wait for others."""
-    ended: list[int] = []
+    succeeded: list[int] = []
+    others: list[int] = []
     back: list[int] = []
     for done in settlements:
-        (back if done.state == "waiting" else ended).append(locate(context, done.lease))
-    set_edges(context, ended)
+        list_ = succeeded if done.state == "succeeded" else back if done.state == "waiting" else others
+        list_.append(locate(context, done.lease))
+    set_edges(context, succeeded, others)
     hold_while_pending(context, back)
 
 

@@ -49,10 +49,22 @@ def sql(name: str) -> str:
 @functools.cache
 def sql_rows(name: str, count: int) -> str:
     """A statement about this number of rows."""
+    return _ROWS.sub(lambda found: _rows(int(found[1]), int(found[2]), count), sql(name))
 
-    def rows(found: re.Match[str]) -> str:
-        width, first = int(found[1]), int(found[2])
-        starts = range(first, first + width * count, width)
-        return ", ".join("(" + ", ".join(f"?{at + i}" for i in range(width)) + ")" for at in starts)
 
-    return _ROWS.sub(rows, sql(name))
+@functools.cache
+def sql_update(columns: tuple[str, ...], count: int) -> str:
+    """A statement that writes these columns of this number of jobs. Per job: seq, values.
+
+    OR FAIL as in settle_success.sql.
+    """
+    sets = ", ".join(f"{column} = given.column{number}" for number, column in enumerate(columns, 2))
+    values = _rows(len(columns) + 1, 1, count)
+    return (
+        f"UPDATE OR FAIL jobmill_jobs AS jobs SET {sets} FROM (VALUES {values}) AS given WHERE jobs.seq = given.column1"
+    )
+
+
+def _rows(width: int, first: int, count: int) -> str:
+    starts = range(first, first + width * count, width)
+    return ", ".join("(" + ", ".join(f"?{at + i}" for i in range(width)) + ")" for at in starts)

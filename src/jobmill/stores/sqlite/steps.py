@@ -91,12 +91,6 @@ def signal(context: SqliteContext, id: str, signal: Signal) -> Signalled:
     return "stored"
 
 
-def clear(context: SqliteContext, seq: int) -> None:
-    """Delete the steps and signals of a job."""
-    context.write("clear_steps", (seq,))
-    context.write("clear_signals", (seq,))
-
-
 def _apply(context: SqliteContext, row: SubjectRow, change: Hold | Reschedule) -> None:
     patch = decide(change, subject_of(row), context.now_ms)
     if isinstance(patch, Patch):

@@ -94,6 +94,7 @@ from jobmill.testing.contract.report import ReportContract  # noqa: E402
 from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
 from jobmill.testing.contract.seize import SeizeContract  # noqa: E402
 from jobmill.testing.contract.steps import SignalContract, StepContract, SuspendContract  # noqa: E402
+from jobmill.testing.contract.unique_policy import UniquePolicyContract  # noqa: E402
 from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
@@ -146,6 +147,7 @@ __all__ = [
     "SuspendContract",
     "TalliesContract",
     "ThreadRacesContract",
+    "UniquePolicyContract",
     "WaitContract",
     "WithinContract",
     "WithinHarness",
@@ -199,6 +201,7 @@ class StoreContract(
     ClaimedContract,
     ClaimBoundsContract,
     ClaimOrderContract,
+    UniquePolicyContract,
     EnqueueContract,
 ):
     """The contract that every store must pass."""

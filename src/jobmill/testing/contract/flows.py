@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobmill.core.changes import Cancel, Hold, Release, Remove, Reprioritize, Requeue, Reschedule
+from jobmill.core.changes import Cancel, Hold, Release, Remove, Reprioritize, Requeue, Reschedule, Subject, resolved
 from jobmill.core.due import NEVER_MS, Held
-from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFailed
+from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFailed, verdict
 from jobmill.core.job import JobOptions, Keep, State
 from jobmill.core.lifecycle import Policy
 from jobmill.core.recurrence import Recurrence
@@ -294,6 +294,41 @@ class DependencyContract:
         assert await claim_ids(store, 1) == ["urgent"]
         assert await claim_ids(store, 1) == ["then"]
         assert await claim_ids(store) == ["later"]
+
+    @pytest.mark.parametrize("feed", [False, True])
+    async def test_jobs_that_end_together_release_what_the_core_decides(self, harness: Harness, feed: bool) -> None:
+        """A store may release many jobs at once, and need not ask the core for each: the result is the same."""
+        store = harness.store
+        await store.configure(QUEUE, QueueChange(feed=feed))
+        dues = {"soon": NOW, "late": at(store.now() + 60_000), "slow": after(5_000)}
+        policies: list[IfFailed] = ["fail", "run"]
+        await put(store, new("good"), new("fine"), new("bad"), new("open", name="other"))
+        dependents = [
+            *[waits(id, "good", due=due) for id, due in dues.items()],
+            *[waits(f"{one}-{id}", "good", due=due) for one in ("held", "moved", "gone") for id, due in dues.items()],
+            *[waits(f"both-{id}", "good", "fine", due=due) for id, due in dues.items()],
+            *[waits(f"part-{id}", "good", "open", due=due) for id, due in dues.items()],
+            *[waits(f"{one}-{id}", "bad", "good", if_failed=one, due=dues[id]) for one in policies for id in dues],
+        ]
+        await put(store, *dependents)
+        await store.change([f"held-{id}" for id in dues], Hold(who="ada"))
+        await store.change([f"moved-{id}" for id in dues], Reschedule(after(7_000)))
+        await store.change([f"gone-{id}" for id in dues], Cancel())
+        await harness.advance(1)
+        ids = [one.id for one in dependents]
+        before = [await look(store, id) for id in ids]
+        claimed = await claim(store)
+        assert (
+            await settle(store, *[(fail if one.job.id == "bad" else succeed)(one) for one in claimed]) == ["done"] * 3
+        )
+        for old in before:
+            patch = resolved(Subject.of(old), verdict(await store.dependencies(old.id)), store.now())
+            expected = old if patch is None else msgspec.structs.replace(old, **patch.fields)
+            job = msgspec.structs.replace(await look(store, old.id), updated_ms=expected.updated_ms)
+            assert job == expected, old.id
+        free = [one.job_id for one in await store.events(QUEUE) if one.type == "released"]
+        expected_ids = [id for id in ids if id.partition("-")[0] not in ("held", "gone", "part")]
+        assert sorted(free) == (sorted(expected_ids) if feed else [])
 
     async def test_jobs_that_one_call_releases_have_their_positions(self, harness: Harness) -> None:
         """Each among the jobs that were enqueued before and after it, whatever the order of the settlements is."""

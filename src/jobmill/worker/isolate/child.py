@@ -72,8 +72,7 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
     try:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
-        # The payload will not fit at the next attempt either.
-        reports.send(Errored(error=error.without_value(), final=True))
+        reports.send(outcomes.unfit(error))
         return
     call = functools.partial(handler.fn, *((context,) if handler.arguments.takes_context else ()), **arguments)
     try:

@@ -93,7 +93,7 @@ BEGIN
     INSERT INTO {schema}.edges (job_id, number, on_id, if_failed)
     SELECT * FROM unnest(job_ids, numbers, on_ids, if_faileds);
     IF final IS NOT NULL THEN
-        PERFORM {schema}.release(now_ms, final, job_ids, NULL);
+        PERFORM {schema}.release(now_ms, final, '{}', job_ids, NULL);
     END IF;
 END $$;
 

@@ -54,8 +54,16 @@ BEGIN
         );
         done := final.done;
         IF final.awaited IS NOT NULL THEN
-            SELECT json_build_object('awaited', final.awaited, 'queues', one.queues, 'has_more', one.has_more)::text
-            INTO released FROM {schema}.release(now_ms, final.awaited, NULL, {max_released}) AS one;
+            SELECT
+                json_build_object(
+                    'awaited', CASE WHEN told THEN final.awaited END, 'queues', one.queues, 'has_more', one.has_more
+                )::text
+            INTO released
+            FROM {schema}.release(
+                now_ms, final.awaited,
+                coalesce(final.awaited_states, array_fill('succeeded'::text, ARRAY[cardinality(final.awaited)])), NULL,
+                {max_released}
+            ) AS one;
         END IF;
     END IF;
     IF others IS NOT NULL THEN

@@ -1,5 +1,6 @@
 -- Jobs have ended: set the edges that lead to them, at most `most` (NULL: all), and release the jobs that wait for no other
--- job. `whose`: the dependents that are looked for (NULL: all). A job that is in no table counts as cancelled.
+-- job. `states`: the states of those that the caller has just written to the history without an error; the others are read
+-- there. `whose`: the dependents that are looked for (NULL: all). A job that is in no table counts as cancelled.
 -- What it decides is in core/flows.py (verdict) and core/changes.py (resolved), and the contract compares both.
 --
 -- Locks, here and wherever edges are set: jobs that end, edges in the order of on_id, job_id and number, then dependents in
@@ -8,7 +9,7 @@
 -- does not wait in the snapshot may wait again when its lock is free.
 -- The look examines the last edges: what was enqueued last usually ends last. Then the first ones, and then all.
 CREATE OR REPLACE FUNCTION {schema}.release(
-    now_ms bigint, ended text[], whose text[], most bigint,
+    now_ms bigint, ended text[], states text[], whose text[], most bigint,
     OUT edges_set bigint, OUT queues text[], OUT has_more boolean
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -17,6 +18,7 @@ SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
     reached bigint;
     dependents text[];
+    numbers bigint[];
     failures text[];
     at_onces boolean[];
     rest text[];
@@ -24,10 +26,14 @@ BEGIN
     has_more := false;
     WITH final AS MATERIALIZED (
         SELECT
-            one.id, coalesce(history.state, 'cancelled') AS state,
+            one.id, coalesce(one.state, history.state, 'cancelled') AS state,
             CASE WHEN history.state = 'failed' THEN left(split_part(history.error, E'\n', 1), 500) END AS error
-        FROM unnest(ended) AS one (id) LEFT JOIN {schema}.history ON history.id = one.id
-        WHERE history.id IS NOT NULL OR NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = one.id)
+        FROM unnest(ended, states) AS one (id, state)
+        -- As a further condition of the join, it would be evaluated after the index was read.
+        LEFT JOIN {schema}.history ON history.id = CASE WHEN one.state IS NULL THEN one.id END
+        WHERE
+            one.state IS NOT NULL OR history.id IS NOT NULL
+            OR NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = one.id)
         ORDER BY one.id COLLATE "C"
     ),
 
@@ -49,7 +55,7 @@ BEGIN
 
     looked AS (
         SELECT
-            edges.job_id, count(*) AS number,
+            edges.job_id, count(*) AS all_set, count(*) FILTER (WHERE NOT {is_open}) AS number,
             (
                 array_agg({dependency_error} ORDER BY edges.number)
                 FILTER (WHERE edges.state <> 'succeeded' AND edges.if_failed = 'fail')
@@ -59,12 +65,12 @@ BEGIN
     )
 
     SELECT
-        coalesce(sum(looked.number), 0), array_agg(looked.job_id), array_agg(looked.failure), array_agg(looked.at_once),
-        (SELECT count(DISTINCT written.on_id) FROM written)
-    INTO edges_set, dependents, failures, at_onces, reached FROM looked;
+        coalesce(sum(looked.all_set), 0), array_agg(looked.job_id), array_agg(looked.number), array_agg(looked.failure),
+        array_agg(looked.at_once), (SELECT count(DISTINCT written.on_id) FROM written)
+    INTO edges_set, dependents, numbers, failures, at_onces, reached FROM looked;
 
     IF edges_set > 0 THEN
-        queues := {schema}.release_jobs(now_ms, dependents, failures, at_onces);
+        queues := {schema}.release_jobs(now_ms, dependents, numbers, failures, at_onces);
     END IF;
 
     IF edges_set = most THEN
@@ -79,18 +85,32 @@ BEGIN
     END IF;
 END $$;
 
--- Edges of these jobs were set: release those that wait for no other job. `failures`: why a job must fail (NULL: it need
--- not); `at_onces`: it runs, whatever else it waits for. Returns the queues of jobs that are free now.
+-- Edges of these jobs were set: release those that wait for no other job. `numbers`: how many of its edges were set now and
+-- do not keep it waiting; if these are all, no other edge is read. `failures`: why a job must fail (NULL: it need not).
+-- `at_onces`: it runs, whatever else it waits for. Returns the queues of jobs that are free now.
+-- Measured at 100 jobs a call with one edge each, server time a job: 16 us, of which the update of a row that three indexes
+-- have takes 9. With the look at the edges of each job, and its row found by its id again: 19.
 CREATE OR REPLACE FUNCTION {schema}.release_jobs(
-    now_ms bigint, dependents text[], failures text[], at_onces boolean[]
+    now_ms bigint, dependents text[], numbers bigint[], failures text[], at_onces boolean[]
 ) RETURNS text[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     queues text[];
+    places tid[];
+    are_sure boolean[];
 BEGIN
-    PERFORM FROM {schema}.jobs WHERE jobs.id = ANY (dependents) ORDER BY jobs.id FOR NO KEY UPDATE;
+    SELECT
+        array_agg(locked.place), array_agg(given.failure),
+        array_agg(given.failure IS NOT NULL OR given.at_once OR given.number = locked.dependencies)
+    INTO places, failures, are_sure
+    FROM (
+        SELECT * FROM unnest(dependents, numbers, failures, at_onces) AS one (id, number, failure, at_once)
+        ORDER BY one.id COLLATE "C"
+    ) AS given CROSS JOIN LATERAL (
+        SELECT jobs.ctid AS place, jobs.dependencies FROM {schema}.jobs WHERE jobs.id = given.id FOR NO KEY UPDATE
+    ) AS locked;
     WITH freed AS (
         UPDATE {schema}.jobs SET
             held = CASE WHEN jobs.held LIKE '{"by":["jobs",%' THEN '{"by":[' || substr(jobs.held, 15) END,
@@ -102,16 +122,16 @@ BEGIN
                 )
             END,
             doomed = coalesce(given.failure, jobs.doomed), updated_ms = now_ms
-        FROM unnest(dependents, failures, at_onces) AS given (id, failure, at_once)
+        FROM unnest(places, failures, are_sure) AS given (place, failure, is_sure)
         WHERE
-            jobs.id = given.id AND jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
+            jobs.ctid = given.place AND jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
             AND (
-                given.failure IS NOT NULL OR given.at_once
+                given.is_sure
                 OR coalesce(
                     (
                         SELECT true
                         FROM (
-                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = given.id
+                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = jobs.id
                             ORDER BY edges.job_id DESC, edges.number DESC LIMIT 100
                         ) AS edges
                         WHERE {is_open} LIMIT 1
@@ -119,12 +139,12 @@ BEGIN
                     (
                         SELECT true
                         FROM (
-                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = given.id
+                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = jobs.id
                             ORDER BY edges.job_id, edges.number LIMIT 100
                         ) AS edges
                         WHERE {is_open} LIMIT 1
                     ),
-                    (SELECT true FROM {schema}.edges WHERE edges.job_id = given.id AND {is_open} LIMIT 1)
+                    (SELECT true FROM {schema}.edges WHERE edges.job_id = jobs.id AND {is_open} LIMIT 1)
                 ) IS NULL
             )
         RETURNING jobs.id, jobs.name, jobs.queue, jobs.errors, jobs.held
@@ -138,8 +158,10 @@ BEGIN
                 'type', 'released', 'job_id', freed.id, 'name', freed.name, 'queue', freed.queue, 'at_ms', now_ms,
                 'attempt', freed.errors + 1
             )::text
-        FROM freed JOIN {schema}.queues AS known ON known.queue = freed.queue AND known.feed
-        WHERE freed.held IS NULL
+        FROM freed
+        WHERE
+            freed.held IS NULL
+            AND freed.queue = ANY (ARRAY(SELECT known.queue FROM {schema}.queues AS known WHERE known.feed))
     ),
 
     -- They get the position in which they were enqueued.
@@ -164,7 +186,7 @@ BEGIN
     edges_set := 0;
     IF ended IS NOT NULL THEN
         SELECT one.edges_set, one.queues INTO flush_outbox.edges_set, flush_outbox.queues
-        FROM {schema}.release(now_ms, ended, NULL, most) AS one;
+        FROM {schema}.release(now_ms, ended, '{}', NULL, most) AS one;
         DELETE FROM {schema}.outbox
         WHERE
             outbox.id = ANY (ended)
@@ -184,6 +206,6 @@ BEGIN
     IF awaited IS NOT NULL THEN
         PERFORM {schema}.pin(awaited);
         SELECT one.queues, one.has_more INTO release_dependents.queues, release_dependents.has_more
-        FROM {schema}.release(now_ms, awaited, NULL, {max_released}) AS one;
+        FROM {schema}.release(now_ms, awaited, '{}', NULL, {max_released}) AS one;
     END IF;
 END $$;

@@ -62,7 +62,7 @@ BEGIN
     SELECT array_agg(history.id) INTO awaited
     FROM {schema}.history WHERE history.id = ANY (these) AND history.has_dependents;
     IF awaited IS NOT NULL THEN
-        SELECT one.queues INTO queues FROM {schema}.release(now_ms, awaited, NULL, NULL) AS one;
+        SELECT one.queues INTO queues FROM {schema}.release(now_ms, awaited, '{}', NULL, NULL) AS one;
         DELETE FROM {schema}.outbox WHERE outbox.id = ANY (awaited);
     END IF;
     WITH live AS (
@@ -89,7 +89,7 @@ BEGIN
         PERFORM {schema}.forget(leftover);
     END IF;
     IF awaited IS NOT NULL THEN
-        SELECT one.queues INTO others FROM {schema}.release(now_ms, awaited, NULL, NULL) AS one;
+        SELECT one.queues INTO others FROM {schema}.release(now_ms, awaited, '{}', NULL, NULL) AS one;
     END IF;
     RETURN queues || others;
 END $$;

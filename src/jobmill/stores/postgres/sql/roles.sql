@@ -44,7 +44,9 @@ BEGIN
         SELECT pg_proc.oid FROM pg_proc
         WHERE
             pg_proc.pronamespace = '{schema}'::regnamespace
-            AND pg_proc.proname IN ('enqueue', 'enqueue_jobs', 'enqueue_recurring', 'enqueue_edges', 'wake')
+            AND pg_proc.proname IN (
+                'enqueue', 'enqueue_jobs', 'enqueue_recurring', 'enqueue_edges', 'key_owners', 'enqueue_by_policy', 'wake'
+            )
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {producer}', one);
     END LOOP;
@@ -68,7 +70,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers,
     {schema}.workers, {schema}.tallies, {schema}.edges, {schema}.outbox, {schema}.dropped, {schema}.steps,
-    {schema}.signals
+    {schema}.signals, {schema}.taken_keys
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};

@@ -1,7 +1,8 @@
 -- Settle jobs that end, under the guard: they move to the history, or are deleted where they are not kept.
 -- An array in which no job has a value may be empty. `tracebackses` has attempts, as JSON. Returns the ids that were
--- settled, and of these `awaited`, which other jobs wait for (NULL: none). Those stay in the history as long as their
--- dependents; the column says it, and not the lease: edges may be younger than that.
+-- settled, and of these `awaited`, which other jobs wait for (NULL: none), with their states (NULL: of a job that has failed; of all, if
+-- all have succeeded). Those stay in the history as long as their dependents; the column says it, and not the lease: edges
+-- may be younger than that.
 --
 -- Without `states`, all jobs are plain successes: they have no errors, crashes or runs, and all are kept alike, by the one
 -- value of `ages` and of `lasts`. Instructions of the server for settle + claim, a job, at 25 a call (callgrind): 171,700
@@ -10,7 +11,7 @@
 CREATE OR REPLACE FUNCTION {schema}.settle_final(
     now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
-    last_errors text[], revisions integer[], OUT done text[], OUT awaited text[]
+    last_errors text[], revisions integer[], OUT done text[], OUT awaited text[], OUT awaited_states text[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -84,12 +85,13 @@ BEGIN
 
     SELECT
         coalesce(array_agg(gone.id), '{}'), array_agg(gone.id) FILTER (WHERE gone.has_dependents),
+        array_agg(nullif(gone.final_state, 'failed')) FILTER (WHERE gone.has_dependents),
         array_agg(gone.id) FILTER (
             WHERE
                 (age_ms <= 0 OR keep_last <= 0) AND has_dependents IS NULL
                 AND NOT (log_lines, has_records, dependencies) IS NULL
         )
-    INTO done, awaited, leftover FROM gone;
+    INTO done, awaited, awaited_states, leftover FROM gone;
     IF leftover IS NOT NULL THEN
         PERFORM {schema}.forget(leftover);
     END IF;

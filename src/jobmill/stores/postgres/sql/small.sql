@@ -209,6 +209,30 @@ jobs.options, jobs.due_ms, jobs.held, jobs.recurrence, jobs.revision, jobs.doome
 -- What holds a job, with another instant `due` at which the job is due after its release. An expression.
 (jobs.held::jsonb || jsonb_build_object('due', jsonb_build_object('at_ms', due)))::text
 
+-- name: held_with_due
+-- What holds a job, with the due time of a new job `one`. An expression, NULL for a job that is not held. The text keeps its
+-- form, which release_jobs compares.
+regexp_replace(
+    regexp_replace(jobs.held, ',\s*"due":\s*\{[^{}]*\}', ''), '^\{"by":\s*\[[^]]*\]',
+    '\&,"due":' || coalesce('{"at_ms":' || one.due_ms || '}', '{"after_ms":' || one.delay_ms || '}')
+)
+
+-- name: owner_version
+-- Differs when an enqueue may have to decide otherwise about a live job that has its unique key. An expression.
+jobs.claims || CASE
+    WHEN jobs.lease_until_ms > 0 THEN ' running'
+    WHEN jobs.held IS NOT NULL THEN ' held'
+    ELSE ' waiting'
+END
+
+-- name: remove_and_free
+-- Delete jobs, and the keys that they have taken. $1 now, $2 ids. One value: see `remove`.
+WITH freed AS (
+    DELETE FROM {schema}.taken_keys WHERE taken_keys.id = ANY ($2::text[])
+)
+
+SELECT {schema}.remove($1, $2::text[])
+
 -- name: live_matches
 -- Live jobs that match, the first by id. $1 limit; the other parameters are those of the conditions. Those that run are
 -- locked first: a settlement has locked jobs that run, and then locks jobs that wait for them.
@@ -241,21 +265,13 @@ noted AS (
 
 INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM changed WHERE $3 LIMIT 1 ON CONFLICT DO NOTHING
 
--- name: make_final
--- Live jobs become final and move to the history. $1 a JSON array with an object of columns for each job.
-WITH patch AS (
-    SELECT * FROM json_populate_recordset(NULL::{schema}.history, $1::json)
-),
-
-gone AS (
-    DELETE FROM {schema}.jobs USING patch WHERE jobs.id = patch.id RETURNING jobs.*
-)
-
-INSERT INTO {schema}.history ({columns}) SELECT {values} FROM gone JOIN patch ON patch.id = gone.id
-
 -- name: moved
 -- The columns that a settlement leaves unchanged when its job moves to the history.
-due_ms, created_ms, priority, claims, started_ms, worker, id, queue, name, payload, unique_key, tenant, options, log_lines,
+due_ms, {moved_as_it_is}
+
+-- name: moved_as_it_is
+-- The columns that nothing changes when a job moves to the history.
+created_ms, priority, claims, started_ms, worker, id, queue, name, payload, unique_key, tenant, options, log_lines,
 progress, tracebacks, doomed, recurrence, revision, slot_ms, unstarted, has_dependents, has_records, dependencies, flow
 
 -- ---------------------------------------------------------------------------------------------------- flows
@@ -508,6 +524,19 @@ INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM gone LIMIT 1 ON CO
 -- Delete notes of runs. $1 the last instant at which such a run finished.
 DELETE FROM {schema}.runs WHERE finished_ms <= $1
 
+-- name: purge_taken_keys
+-- Delete keys whose time is over, but not those that are being taken again. $1 now, $2 limit. One value: how many.
+WITH gone AS (
+    DELETE FROM {schema}.taken_keys WHERE ctid = ANY (
+        ARRAY(
+            SELECT ctid FROM {schema}.taken_keys WHERE until_ms <= $1 ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+    )
+    RETURNING 1
+)
+
+SELECT count(*) FROM gone
+
 -- name: purge_operations
 -- Delete workers, tallies and audit entries past their time. $1 the last instant of a worker, $2 steps, $3 the last start
 -- of a tally of each step, $4 the last instant of an entry.
@@ -707,6 +736,7 @@ FROM lost CROSS JOIN {schema}.release(
             edges.job_id = ANY (lost.ids) AND edges.state = 'pending'
             AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = edges.on_id)
     ),
+    '{}',
     lost.ids, NULL
 )
 
@@ -740,7 +770,7 @@ grouped AS MATERIALIZED (
 )
 
 SELECT cardinality(grouped.ids)
-FROM grouped CROSS JOIN {schema}.release_jobs($2, grouped.ids, grouped.failures, grouped.at_onces)
+FROM grouped CROSS JOIN {schema}.release_jobs($2, grouped.ids, '{}', grouped.failures, grouped.at_onces)
 
 -- name: fsck_released_early
 SELECT jobs.id FROM {schema}.jobs

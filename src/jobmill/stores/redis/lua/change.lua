@@ -17,72 +17,9 @@
 --- include lease
 --- include job_id
 --- include edges
+--- include changes
 
-local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats', 'jmd', 'jmh',
-  'timestamp', 'data', 'jmr', 'jmg', 'jmy'}
-
-local function read(id)
-  local values = call('HMGET', job_key(id), unpack(FIELDS))
-  local h = {}
-  for i, field in ipairs(FIELDS) do
-    h[field] = values[i] or nil
-  end
-  return h
-end
-
--- `removed`: whether the job is removed. One that others wait for is not.
-local function feed_events(id, h, p, removed)
-  for _, e in ipairs(p.events) do
-    if e[1] == 'removed' and not removed then
-      break
-    end
-    feed_event(e[1], id, h.name, e[2], e[3])
-  end
-end
-
--- A recurring job that is cancelled or removed does not run again.
-local function end_recurrence(id, h)
-  if h.rjk and id == present_run(h.rjk) then
-    end_scheduler(h.rjk)
-  end
-end
-
-local verbs = {}
-
-function verbs.cancel(id, h, set, p)
-  local key = job_key(id)
-  take_out(id, set)
-  call('DEL', key .. ':lock')
-  call('SREM', Q .. ':stalled', id)
-  end_recurrence(id, h)
-  if h.deid then
-    free_deduplication(id, h.deid)
-  end
-  if h.parentKey then
-    child_ended(id, h.parentKey, h.parent, failure('cancelled', nil, true))
-  end
-  local removes = p.removes and not is_pinned(h.parentKey)
-  event('failed', 'jobId', id, 'failedReason', 'cancelled', 'prev', set == 'wait' and 'waiting' or set)
-  feed_events(id, h, p, removes)
-  waiting_grew = waiting_grew or set == 'active'
-  if removes then
-    delete_keys(id, h.jmy)
-    return
-  end
-  call('HSET', key, 'failedReason', 'cancelled', 'finishedOn', now)
-  call('HDEL', key, 'defa', 'jmu')
-  if p.due then
-    call('HSET', key, 'jmd', p.due)  -- it was held
-    end_hold(id)
-  end
-  call('ZADD', Q .. ':failed', now, id)
-  call('ZADD', Q .. ':jobmill:cancelled', now, id)
-  if p.removes then
-    keep_pinned(id)
-  else
-    keep_own(id, p.keep or {})
-  end
-end
+local verbs = {cancel = cancel}
 
 -- A recurring job that was ended runs again: its scheduler is made from its last run.
 local function begin_scheduler_again(id, h)
@@ -157,8 +94,8 @@ end
 
 function verbs.requeue(id, h, set, p)
   local key = job_key(id)
-  local owner = h.deid and call('GET', Q .. ':de:' .. h.deid)
-  if owner and owner ~= id and call('EXISTS', job_key(owner)) == 1 then
+  local owner = h.deid and live_owner(h.deid)
+  if owner then
     return {'taken', owner}
   end
   -- A recurring job has the same key as its scheduler: see ids.py.
@@ -170,8 +107,8 @@ function verbs.requeue(id, h, set, p)
   if h.jmg and not refresh_edges(key, h.jmg) then
     return {'again', ''}
   end
-  if h.deid and owner ~= id then
-    call('SET', Q .. ':de:' .. h.deid, id)
+  if h.deid then
+    hold_key(id, h.deid)
   end
   if h.rjk and h.jm then
     begin_scheduler_again(id, h)
@@ -249,10 +186,7 @@ function verbs.reschedule(id, h, set, p)
   if p.held then
     return verbs.hold(id, h, set, p)
   end
-  take_out(id, set)
-  call('HSET', job_key(id), 'delay', math.max(0, p.due - now), 'jmd', p.due, 'jmu', now)
-  wait_until(id, p.due, tonumber(h.priority) or 0, false, set == 'wait' and 'waiting' or set)
-  delayed_changed = true
+  reschedule(id, h, set, p.due)
 end
 
 function verbs.reprioritize(id, h, set, p)

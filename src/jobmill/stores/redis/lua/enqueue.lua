@@ -53,10 +53,5 @@ end
 --- include held
 --- include enqueue
 
-local receipts = {}
-for i, job in ipairs(jobs) do
-  local how, id = enqueue(job, last - #jobs + i)
-  receipts[i] = {how, id, is_ours(how, id)}
-end
-set_markers()
+--- include enqueue_each
 return receipts

@@ -11,7 +11,7 @@
 --   edges [[position or key of a dependent, [[position or key of a dependency, policy]], whether jmg is to be written]].
 --   records [[key, jmg]]: edges are recorded. free [key]. abort [key]: staged jobs that are removed. texts: see flows.lua.
 -- Returns: {"unknown", id}, {"recurring", id}, {"circular"}, {"lost"}, {"refused", why}, or {"done", receipts: see enqueue.lua, how many of
---   `free` and `edges` were staged, has_outbox}.
+--   `free` and `edges` were staged, has_outbox, the ids in the port of jobs that were cancelled: see policy.lua}.
 --- include request
 --- include events
 --- include lease
@@ -25,6 +25,7 @@
 --- include retention
 --- include settle
 --- include enqueue
+--- include policy
 --- include edges
 --- include staged
 
@@ -105,8 +106,10 @@ local function enqueue_held(job, waits)
     call('HSETNX', Q .. ':meta', 'opts.maxLenEvents', max_events)
     trim_events()
   end
-  local how, id = enqueue(job, call('INCR', Q .. ':id'), waits or staging)
-  if how == 'created' and (waits or staging) then
+  -- A job with a policy is not staged: it may have cancelled another one, which nobody can undo.
+  local held = waits or (staging and not (job[9] and job[9].taken))
+  local how, id = enqueue(job, call('INCR', Q .. ':id'), held)
+  if how == 'created' and held then
     local key = job_key(id)
     call('SADD', key .. ':dependencies', stage())
     if not waits then
@@ -204,4 +207,4 @@ for _, key in ipairs(ask.abort or {}) do
   elsewhere(key, remove_staged)
 end
 set_markers()
-return {'done', receipts, staged, has_outbox and 1 or 0}
+return {'done', receipts, staged, has_outbox and 1 or 0, cancelled}

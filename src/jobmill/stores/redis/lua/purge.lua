@@ -13,7 +13,7 @@ call('DEL', Q .. ':jobmill:nothing')
 -- Node's obliterate has removed the queue, and knows no keys of ours.
 if call('EXISTS', Q .. ':id', Q .. ':meta', Q .. ':wait', Q .. ':active', Q .. ':delayed', Q .. ':completed', Q .. ':failed')
   == 0 then
-  for _, name in ipairs({'expiry', 'last', 'pinned', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed'}) do
+  for _, name in ipairs({'expiry', 'last', 'pinned', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed', 'timed'}) do
     call('DEL', Q .. ':jobmill:' .. name)
   end
   return {0, 0}
@@ -106,5 +106,15 @@ for i = 1, #cancelled, 2 do
     call('ZREM', Q .. ':jobmill:cancelled', cancelled[i])
   end
 end
+-- Entries of jobs that are not live any more: see policy.lua. Where they are most of a sample, there are more of them.
+local sample, ended = call('HRANDFIELD', Q .. ':jobmill:timed', 200), 0
+for _, deid in ipairs(sample) do
+  local id = call('HGET', Q .. ':jobmill:timed', deid)
+  if rank_of(id) or call('EXISTS', job_key(id)) == 0 then
+    call('HDEL', Q .. ':jobmill:timed', deid)
+    ended = ended + 1
+  end
+end
+more = more or ended > 100
 set_markers()
 return {removed, (more or frees) and 1 or 0}

@@ -11,9 +11,26 @@ SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 SELECT created_ms FROM jobmill_jobs ORDER BY seq DESC LIMIT 1
 
 -- name: owner
--- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence, held.
-SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END FROM jobmill_jobs
+-- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key.
+-- One row: seq, id, recurrence, held, state, started_ms, waits_for.
+SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END, state, started_ms, waits_for FROM jobmill_jobs
 WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND (state = 'waiting' OR state = 'running')
+
+-- name: key_holder
+-- The job that took a unique key for a time. ?1 queue, ?2 name, ?3 unique key, ?4 now. One row: id.
+SELECT id FROM jobmill_taken_keys WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND until_ms > ?4
+
+-- name: take_key
+-- A job takes a unique key for a time. ?1 queue, ?2 name, ?3 unique key, ?4 id, ?5 the end of that time.
+INSERT OR REPLACE INTO jobmill_taken_keys (queue, name, unique_key, id, until_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: free_keys
+-- The keys that these jobs have taken are free again. ?1 ids as JSON.
+DELETE FROM jobmill_taken_keys WHERE id IN (SELECT value FROM json_each(?1))
+
+-- name: purge_taken_keys
+-- Keys whose time is over. ?1 now.
+DELETE FROM jobmill_taken_keys WHERE until_ms <= ?1
 
 -- name: insert_payload
 -- Store a large payload beside its job. ?1 id, ?2 payload.
@@ -185,9 +202,29 @@ INSERT INTO jobmill_edges (job_seq, number, on_seq, if_failed, state, error) VAL
 
 -- name: set_edges
 -- ?1 state, ?2 error; per edge: job_seq, number.
-UPDATE jobmill_edges AS edges SET state = ?1, error = ?2
+UPDATE OR FAIL jobmill_edges AS edges SET state = ?1, error = ?2
 FROM (VALUES {rows of 2 from ?3}) AS ended
 WHERE edges.job_seq = ended.column1 AND edges.number = ended.column2
+
+-- name: dependents_of
+-- The jobs that wait for jobs, or have waited for them, from the index alone. ?1 seqs as JSON, ?2 limit. Rows: a seq for
+-- each edge.
+SELECT edges.job_seq FROM json_each(?1) AS wanted CROSS JOIN jobmill_edges AS edges ON edges.on_seq = wanted.value LIMIT ?2
+
+-- name: succeed_edges
+-- Set the pending edges that lead to jobs which have succeeded. ?1 seqs as JSON. OR FAIL as in settle_success.sql.
+-- Measured at 100 jobs a call: edges found and written by their keys 3.2 us, this and dependents_of 1.4.
+UPDATE OR FAIL jobmill_edges SET state = 'succeeded'
+WHERE on_seq IN (SELECT value FROM json_each(?1)) AND state = 'pending'
+
+-- name: unblocked
+-- The jobs that are held although no edge keeps them waiting. ?1 seqs as JSON. Rows: seq, held.
+SELECT jobs.seq, jobs.held FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = wanted.value
+WHERE
+    jobs.state = 'waiting' AND jobs.due_ms = {never}
+    AND NOT EXISTS (
+        SELECT 1 FROM jobmill_edges AS edges INDEXED BY jobmill_blocking WHERE edges.job_seq = jobs.seq AND {blocks}
+    )
 
 -- name: ended_edges
 -- The pending edges that lead to jobs which have ended. ?1 seqs as JSON, ?2 limit. Rows: EdgeRow.

@@ -10,6 +10,12 @@ local function owner_of(id, special, job)
     owner = false  -- its job does not exist any more
   end
   if not owner then
+    -- The time of a key may end before the job that has it: see policy.lua.
+    owner = call('HGET', Q .. ':jobmill:timed', deid)
+    local state = owner and state_of(owner)
+    owner = (state == 'waiting' or state == 'running') and owner
+  end
+  if not owner then
     call('SET', owner_key, id, unpack(ttl and {'PX', ttl} or {}))
     return nil
   end
@@ -30,7 +36,7 @@ local function owner_of(id, special, job)
     call('SET', owner_key, owner, 'PX', ttl)
   end
   -- There is no event where the owner would have been replaced but has begun to run.
-  if not (mode.replace and ttl) then
+  if not mode.replace then
     event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
   end
   if mode.reschedule and job[5] > 0 and call('ZREM', Q .. ':delayed', owner) == 1 then
@@ -106,6 +112,9 @@ local function enqueue_recurring(job, special, number)
   return 'created', id
 end
 
+-- Set in policy.lua, where it is included.
+local by_policy
+
 -- `held`: the job waits for others, and is put nowhere yet.
 local function enqueue(job, number, held)
   local special = job[9] or {}
@@ -117,18 +126,24 @@ local function enqueue(job, number, held)
     event('duplicated', 'jobId', id)
     return 'exists', id
   end
-  if special.deid then
-    local owner = special.sid and live_run(special.sid) or owner_of(id, special, job)
-    if owner then
-      return 'duplicate', owner
-    end
-  end
   local own = job[8] or {}
+  if special.deid then
+    local how, owner
+    if special.taken then
+      how, owner = by_policy(id, special, job)
+    else
+      owner = special.sid and live_run(special.sid) or owner_of(id, special, job)
+    end
+    if owner then
+      return how or 'duplicate', owner
+    end
+    own[#own + 1], own[#own + 2] = 'deid', special.deid
+  end
   if ask.ours then
     own[#own + 1], own[#own + 2] = 'jm', number
   end
   add({id = id, name = job[2], data = job[3], opts = job[4], delay = job[5], due = job[6], priority = job[7], own = own,
-    lifo = special.lifo, deid = special.deid, timestamp = special.timestamp, held = held})
+    lifo = special.lifo, timestamp = special.timestamp, held = held})
   if own[1] == 'jmy' then
     call('SADD', Q .. ':jobmill:flow:' .. own[2], id)
     call('ZADD', Q .. ':jobmill:flows', 0, own[2])
@@ -137,7 +152,11 @@ local function enqueue(job, number, held)
   return 'created', id
 end
 
--- Whether a job that stands for a new one is ours: 1 or 0.
+-- Whether a job that stands for a new one is ours: 1 or 0. The job may have been removed: only ids of Node are numbers.
 local function is_ours(how, id)
-  return how == 'created' and (ask.ours and 1 or 0) or (redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and 1 or 0)
+  if how == 'created' then
+    return ask.ours and 1 or 0
+  end
+  local is_marked = redis.pcall('HEXISTS', job_key(id), 'jm') == 1
+  return (is_marked or call('EXISTS', job_key(id)) == 0 and not string.find(id, '^%d+$')) and 1 or 0
 end
