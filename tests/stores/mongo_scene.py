@@ -95,6 +95,7 @@ async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
     finally:
         await database.command("profile", 0)
     done += await database["system.profile"].find({"ns": f"{database.name}.{store.context.url.collection}"}).to_list()
+    await database.drop_collection("system.profile")  # nobody can empty it
 
 
 def examined(done: list[Document]) -> int:

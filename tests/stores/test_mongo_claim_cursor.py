@@ -8,6 +8,7 @@ import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from bson import ObjectId
@@ -16,9 +17,10 @@ from jobmill.core.changes import Reprioritize
 from jobmill.core.values import Claim, Claimed, NewJob
 from jobmill.stores.common import claim_cursor
 from jobmill.stores.common.claim_cursor import ClaimCursor
-from jobmill.stores.mongo import MongoStore, context, leases
+from jobmill.stores.mongo import MongoStore, context, exchange, leases
 from jobmill.stores.mongo.codec import order_of
 from jobmill.stores.mongo.context import ClaimMemory
+from jobmill.stores.mongo.settle import settle as settle_all
 from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed, wish
 from tests.contract.mongo_harness import MongoHarness
@@ -292,6 +294,96 @@ async def test_priorities_of_another_type_are_found(busy: Busy) -> None:
     assert len(found) == len(set(found)) == 4
 
 
+# ---------------------------------------------------------------------------------------------------- competition
+
+
+class Competition:
+    """A busy process, and one that is faster when it is asked to be. The busy one skips 49 jobs when it jumps."""
+
+    def __init__(self, busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._busy, self._patch = busy, monkeypatch
+        busy.store.context.claims = ClaimMemory(chance=lambda: 0.5)
+        busy.store.context.claims.cursor = ClaimCursor(lambda: busy.seconds)
+
+    async def claim(self, n: int = 2) -> list[str]:
+        return await self._busy.claim(n)
+
+    async def claim_of_other(self, n: int = 2) -> list[str]:
+        return await claim_ids(self._busy.other, n, queues=HOME, names=NAMES, lease_ms=LEASE_MS)
+
+    async def claim_behind_other(self, taken: int, n: int = 2) -> list[str]:
+        """The other process claims after this one has searched, and before it writes."""
+
+        async def later(*given: Any) -> Any:
+            self._patch.setattr(exchange, "settle", settle_all)
+            assert len(await self.claim_of_other(taken)) == taken
+            return await settle_all(*given)
+
+        self._patch.setattr(exchange, "settle", later)
+        return await self.claim(n)
+
+
+@pytest.fixture
+def competition(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> Competition:
+    return Competition(busy, monkeypatch)
+
+
+async def test_a_process_that_loses_half_of_its_jobs_continues_behind_the_other_one(
+    busy: Busy, competition: Competition
+) -> None:
+    await busy.store.enqueue(jobs("job", 120))
+    async with profiled(busy.store) as done:
+        assert await competition.claim_behind_other(2) == ["job-051", "job-052"]
+    rereads = [one for one in done if "claimId" in one["command"].get("filter", {})]
+    assert len(rereads) == 1, "only the claim that lost its jobs reads them after the lease"
+    assert await competition.claim_of_other() == ["job-002", "job-003"]
+    assert await competition.claim() == ["job-053", "job-054"]
+    assert await competition.claim_behind_other(4) == ["job-055", "job-056"], "the other one is before it"
+    busy.seconds += 1.1
+    assert await competition.claim() == ["job-008", "job-009"], "it has returned to the start"
+
+
+async def test_a_process_that_loses_few_of_its_jobs_keeps_the_order(busy: Busy, competition: Competition) -> None:
+    await busy.store.enqueue(jobs("job", 200))
+    assert await competition.claim_behind_other(2, n=5) == [f"job-{n:03}" for n in range(2, 7)]
+    assert await competition.claim() == ["job-007", "job-008"]
+
+
+async def test_a_process_that_is_not_busy_continues_behind_others_from_its_second_loss_on(
+    busy: Busy, competition: Competition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "MIN_CLAIMS", 1_000)
+    await busy.store.enqueue(jobs("job", 120))
+    assert await competition.claim_behind_other(2) == ["job-002", "job-003"]
+    assert await competition.claim_behind_other(2) == ["job-055", "job-056"]
+    assert await competition.claim() == ["job-057", "job-058"]
+    assert busy.store.context.claims.contested == {"default"}
+    assert len(await competition.claim(200)) == 120 - 10
+    assert busy.store.context.claims.contested == set()
+
+
+async def test_no_process_passes_over_jobs_that_are_more_urgent(busy: Busy, competition: Competition) -> None:
+    await busy.store.enqueue([*jobs("urgent", 40, priority=1), *jobs("later", 200, priority=5)])
+    assert await competition.claim_behind_other(2) == ["urgent-002", "urgent-003"]
+
+
+async def test_a_process_that_has_jumped_takes_what_it_left_before_it_sleeps(
+    busy: Busy, competition: Competition
+) -> None:
+    await busy.store.enqueue(jobs("job", 60))
+    assert await competition.claim_behind_other(2) == ["job-051", "job-052"]
+    assert await competition.claim(20) == [f"job-{n:03}" for n in range(2, 22)]
+
+
+async def test_claims_in_flight_do_not_pull_a_jump_back(busy: Busy, competition: Competition) -> None:
+    await busy.store.enqueue(jobs("job", 120))
+    documents = await busy.store.context.here.jobs.find().sort("_id", 1).to_list()
+    assert await competition.claim(1) == ["job-000"]
+    busy.store.context.claims.in_flight |= {one["_id"]: (order_of(one), "send") for one in documents[1:3]}
+    assert await competition.claim_behind_other(4) == ["job-054", "job-055"]
+    assert await competition.claim() == ["job-056", "job-057"]
+
+
 # ---------------------------------------------------------------------------------------------------- cost
 
 
@@ -390,6 +482,30 @@ def test_a_claim_may_begin_at_the_start_before_it_is_time() -> None:
     assert start.is_return
     assert not start.has_positions
     assert cursor.stop("q") is None
+
+
+def test_a_claim_that_is_not_full_returns_at_once_to_the_jobs_that_a_jump_left_out() -> None:
+    """Otherwise not for five times the time that the scan from the start has taken."""
+    seconds = [1_000.0]
+    cursor = ClaimCursor(lambda: seconds[0])
+    first = cursor.start(["q"], ["a"])
+    seconds[0] += 0.5
+    cursor.learn(first, [("q", "a", 5, (7_000, 0))], full=False)
+    start = cursor.start(["q"], ["a"])
+    assert cursor.look_again_ms(start) == 2_000
+    jumped = cursor.jump(start, (9_000, 3))
+    assert jumped.positions == {("q", "a"): {5: (9_000, 3)}}
+    assert cursor.look_again_ms(jumped) == 0
+    assert cursor.start(["q"], ["a"]).is_return
+
+
+def test_a_claim_reaches_the_jobs_from_its_position_on() -> None:
+    cursor = ClaimCursor(lambda: 1_000.0)
+    cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 5, (7_000, 3))], full=True)
+    start = cursor.start(["q"], ["a"])
+    orders = [(5, 7_000, 2), (5, 6_999, 9), (5, 7_000, 3), (5, 7_001, 0), (4, 6_000, 0)]
+    assert [start.reaches("q", order, "a") for order in orders] == [False, False, True, True, True]
+    assert not start.reaches("q", (5, 8_000, 0), "b")
 
 
 # ---------------------------------------------------------------------------------------------------- several names

@@ -10,6 +10,9 @@ wrong costs time, never a job:
 - otherwise they return each time, unless that scan is long. No worker falls asleep after a claim that did not begin at
   the start.
 
+Where several processes compete, one of them may leave jobs to the others and continue behind them (`jump`). It returns
+to the start under load as above, and otherwise each time.
+
 A store may ask only the ranges that have a position, because an empty range is expensive there. Between two returns it
 knows that nothing waits elsewhere before `stop`: `learn` names what it has seen, `added` what this process enqueues.
 """
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 #: The due time of the last job that was claimed from a range, and what orders jobs of the same due time.
 Position: TypeAlias = tuple[int, Any]
@@ -55,6 +58,11 @@ class Start(Struct, frozen=True):
         """Whether the claim begins anywhere but at the start."""
         return any(self.positions.values())
 
+    def reaches(self, queue: str, order: Order, name: str) -> bool:
+        """Whether the claim asks for this queue and name, and begins at this job or before it."""
+        known = self.positions.get((queue, name))
+        return known is not None and (order[0] not in known or known[order[0]] <= order[1:])
+
 
 class ClaimCursor:
     """The positions of the index ranges that this process claims from."""
@@ -72,6 +80,8 @@ class ClaimCursor:
         self._stops: dict[str, Order] = {}
         self._seen: str | None = None
         self._generation = 0
+        # Whether a claim has left out jobs since the last return.
+        self._has_jumped = False
         self._returned = monotonic()
         # Of the last return: how long it took, and whether its scan was short. Of the last claim: whether it was full.
         self._return_took = 0.0
@@ -95,7 +105,14 @@ class ClaimCursor:
         self._positions.clear()
         self._stops.clear()
         self._seen = None
+        self._has_jumped = False
         self._generation += 1
+
+    def jump(self, start: Start, position: Position) -> Start:
+        """Where a claim begins that leaves the jobs before this position, in each range that it knows, to others."""
+        self._has_jumped = True
+        positions = {one: dict.fromkeys(known, position) for one, known in start.positions.items()}
+        return structs.replace(start, positions=positions)
 
     def stop(self, queue: str) -> Order | None:
         """Where the first job may wait in a range without a position; None: nowhere, as far as is known."""
@@ -161,6 +178,6 @@ class ClaimCursor:
         """How long after a return the next one is due, in seconds."""
         if self._was_full:
             return min(MAX_RETURN_SECONDS, max(RETURN_SECONDS, self._share * self._return_took))
-        if self._return_was_short:
+        if self._return_was_short or self._has_jumped:
             return 0.0
         return min(MAX_RETURN_SECONDS, self._share_when_short * self._return_took)

@@ -7,6 +7,11 @@ claimed jobs for five minutes, and a scan from the start reads all of them. With
 150,000 waiting jobs slows down from 5,000 jobs per second to 800. A query for an empty index range is just as
 expensive, because the server scans to the next entry of an existing job. So a claim that continues stays within one
 priority, and queries only for names of which it has found jobs there.
+
+Claims of several processes find the same first jobs, and each process gets only some of them. So a process that has
+lost half of the jobs that it found jumps: it skips a random number of jobs of the same priority, and continues from
+there until it loses again, or until the cursor returns to the start. The process that got the jobs continues with those
+that the other one skipped. A process that claims alone loses none, and keeps the order.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.events import Event, claim_events
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import Broken, Claim, Claimed, Lease
-from jobmill.stores.common.claim_cursor import Order, Start
+from jobmill.stores.common.claim_cursor import Order, Position, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
 from jobmill.stores.mongo.codec import (
@@ -226,8 +231,9 @@ class QueueClaim(Struct):
 
     async def _search(self, names: Sequence[str], limit: int) -> list[Document]:
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
-        is_busy, waiting = self.ctx.claims.is_busy, self._waiting(names)
-        found = await (self._search_with_cursor(names, limit) if is_busy else self._query(waiting, limit))
+        memory, waiting = self.ctx.claims, self._waiting(names)
+        uses_cursor = memory.is_busy or self.queue in memory.contested
+        found = await (self._search_with_cursor(names, limit) if uses_cursor else self._query(waiting, limit))
         has_ranked = len(found) == limit and await self._rank(names, found)
         return await self._query(waiting, limit) if has_ranked else found
 
@@ -257,39 +263,53 @@ class QueueClaim(Struct):
 
     async def _search_with_cursor(self, names: Sequence[str], limit: int) -> list[Document]:
         cursor = self.ctx.claims.cursor
-        start = cursor.start([self.queue], names)
-        found = await self._continue(start, limit) if start.is_known else None
+        start, found = cursor.start([self.queue], names), None
+        if start.is_known:
+            start, found = await self._continue(start, limit)
         if found is None:
             start = cursor.start([self.queue], names, anew=True) if start.is_known else start
             found = await self._query(self._waiting(names), limit)
             if len(found) == limit:
                 await self._find_stop(names, found)
+            else:
+                self.ctx.claims.contested.discard(self.queue)
         self._searches.append((start, found, len(found) == limit))
         return found
 
-    async def _continue(self, start: Start, limit: int) -> list[Document] | None:
-        """The next jobs from the position on. None if the search must begin at the start again."""
+    async def _continue(self, start: Start, limit: int) -> tuple[Start, list[Document] | None]:
+        """The next jobs, and where they begin: at the position, or where a jump ends. None: search from the start."""
         cursor, found = self.ctx.claims.cursor, list[Document]()
         ranges = [(rank, at, name) for (_, name), known in start.positions.items() for rank, at in known.items()]
         if len({rank for rank, *_ in ranges}) > 1:
-            return None
-        if ranges:
-            rank, (due_ms, id), _ = min(ranges)
-            due = self._waiting([name for *_, name in ranges]) | {"priority": None if rank == UNRANKED else -rank}
-            if id != NO_ID:  # many jobs have this due time
-                found = await self._query({**due, "nextRunAt": date(due_ms), "_id": {"$gte": id}}, limit)
-            if len(found) < limit:
-                bounds = {"$gte": date(due_ms), "$lte": date(self.now_ms)}
-                found = await self._query({**due, "nextRunAt": bounds}, limit)
+            return start, None
+        for skip, match in self._next(ranges, self.ctx.claims.jump(self.queue, limit)) if ranges else ():
+            found = await self._query(match, limit, skip)
+            if len(found) == limit:
+                start = self._jumped(start, order_of(found[0])) if skip else start
+                break
         stop = cursor.stop(self.queue)
         if len(found) == limit:
-            return found if stop is None or order_of(found[-1]) < stop else None
+            return start, found if stop is None or order_of(found[-1]) < stop else None
         cursor.learn(start, (), full=False)
         again_ms = cursor.look_again_ms(start)
         if not again_ms or stop is not None:
-            return None
+            return start, None
         self._again_ms = self.now_ms + again_ms
-        return found
+        return start, found
+
+    def _next(self, ranges: list[tuple[float, Position, str]], jump: int) -> list[tuple[int, Document]]:
+        """Filters for the jobs from the position on, each with how many jobs to skip. The first full one counts."""
+        rank, (due_ms, id), _ = min(ranges)
+        due = self._waiting([name for *_, name in ranges]) | {"priority": None if rank == UNRANKED else -rank}
+        matches = [{**due, "nextRunAt": {"$gte": date(due_ms), "$lte": date(self.now_ms)}}]
+        if id != NO_ID:  # many jobs have this due time
+            matches.insert(0, {**due, "nextRunAt": date(due_ms), "_id": {"$gte": id}})
+        return [(skip, match) for skip in dict.fromkeys((jump, 0)) for match in matches]
+
+    def _jumped(self, start: Start, first: Order) -> Start:
+        """The start of a search that has jumped to this job. Nobody is expected to be faster there."""
+        self.ctx.claims.others_are_faster = False
+        return self.ctx.claims.cursor.jump(start, (first[1], first[2]))
 
     async def _find_stop(self, names: Sequence[str], found: list[Document]) -> None:
         """Give the cursor the first point in claim order where a job may wait in a range without a position."""
@@ -305,7 +325,7 @@ class QueueClaim(Struct):
             return
         last = orders[found[-1]["_id"]] if found else (None, None)
         left = [one for one in found if orders[one["_id"]][0] == last[0] or one["_id"] not in self._chosen]
-        may_wait = [one for one in self.ctx.claims.in_flight.values() if (self.queue, one[1]) in start.positions]
+        may_wait = [one for one in self.ctx.claims.in_flight.values() if start.reaches(self.queue, *one)]
         may_wait += [(orders[one["_id"]], one["name"]) for one in left]
         first, positions = min(may_wait)[0] if may_wait else None, []
         if first is not None and first[0] != ODD_PRIORITY:
@@ -317,12 +337,13 @@ class QueueClaim(Struct):
             positions = [(self.queue, name, rank, position) for name in seen]
         self.ctx.claims.cursor.learn(start, positions, full=is_full, replaces=True)
 
-    async def _query(self, match: Document, limit: int) -> list[Document]:
-        """The first jobs that match and may be claimed, in claim order."""
+    async def _query(self, match: Document, limit: int, skip: int = 0) -> list[Document]:
+        """The first jobs that match and may be claimed, in claim order; without the first `skip` of them."""
         match = {**match, **self._free, "_id": {**match.get("_id", {}), **self._free["_id"]}}
         order = _WITHIN_PRIORITY if "priority" in match else ORDER
-        stages: list[Document] = [{"$match": match}, {"$sort": order}, {"$limit": limit}]
-        if self.ctx.claims.others_are_faster:
+        skipped = [{"$skip": skip}] if skip else []
+        stages: list[Document] = [{"$match": match}, {"$sort": order}, *skipped, {"$limit": limit}]
+        if self.ctx.claims.others_are_faster and not skip:
             stages.append({"$project": leases.IN_ORDER})  # payloads are read after the lease
         queues, self._limits_of = list(self._limits_of), ()
         if queues:
@@ -444,15 +465,14 @@ class QueueClaim(Struct):
         query = {"_id": {"$in": ids}, "status": "processing", "claimedBy": claimed_by, "claimId": token}
         read = await self.ctx.here.jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
         by_id = {job["_id"]: job for job in read}
+        self.ctx.claims.compete(self.queue, len(ids), len(by_id), has_more=found.has_more)
         return [by_id[id] for id in ids if id in by_id]
 
     # ------------------------------------------------------------------------------------------------ hand out
 
     def _hand_out(self, found: Found, leased: Sequence[Document]) -> None:
-        memory, until_ms = self.ctx.claims, self.now_ms + self.claim.lease_ms
-        memory.count(len(leased))
-        if found.jobs:
-            memory.others_are_faster = len(leased) < len(found.jobs)
+        until_ms = self.now_ms + self.claim.lease_ms
+        self.ctx.claims.count(len(leased))
         lost = {job["_id"]: leases.worker_of(job) for job in found.jobs if job["status"] == "processing"}
         uncounted = {job["_id"] for job in found.jobs if lost and leases.is_uncounted(job)}
         for document in leased:

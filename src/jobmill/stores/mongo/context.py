@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -47,6 +48,10 @@ def with_ids(ids: Collection[str]) -> Document:
 ENTRIES_KEPT_SECONDS = 300.0
 #: A process that has claimed fewer jobs in that time always begins at the start: such a scan is short.
 MIN_CLAIMS = 2_000
+#: A process that loses jobs to others skips at most this many times the number of jobs that it searches for. Measured
+#: with four processes that search for 100 no-op jobs at a time: they get 84 % of the jobs that they find, without jumps
+#: 62 %. With 16 it is 80 %, with 128 it is 89 %; but then the server reads 10 jobs for each that is claimed, not 6.
+MAX_JUMP = 32
 #: Scans from the start take at most one part in this many of the time: for jobs that wait, and for ended leases.
 SCAN_SHARE = 20
 
@@ -54,15 +59,19 @@ SCAN_SHARE = 20
 class ClaimMemory:
     """What the claims of one process remember of each other."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._monotonic, self._chance = monotonic, chance
         self.cursor = ClaimCursor(monotonic, share=SCAN_SHARE, share_when_short=SCAN_SHARE)
         #: By _id: order and name of the jobs that a claim in flight is about to lease. Other claims leave them out.
         self.in_flight: dict[Any, tuple[Order, str]] = {}
         #: The _ids of jobs that the server refuses to write a claim to, or that only Monque can run.
         self.refused: set[Any] = set()
-        #: Whether another process took a job that the last claim had found.
+        #: Whether other processes took at least half of the jobs that the last claim had found.
         self.others_are_faster = False
+        #: The queues where they did while more jobs waited than a claim takes. Its claims use the cursor, and may jump.
+        self.contested: set[str] = set()
         #: By queue, as documents name it: when ended leases were searched for, and how long that took.
         self.ended_searches: dict[str | None, tuple[float, float]] = {}
         #: When claims search for jobs without a priority again.
@@ -82,6 +91,17 @@ class ClaimMemory:
             self._claims_before = self._claims if now < self._interval_ends + ENTRIES_KEPT_SECONDS else 0
             self._claims, self._interval_ends = 0, now + ENTRIES_KEPT_SECONDS
         self._claims += claims
+
+    def compete(self, queue: str, found: int, leased: int, *, has_more: bool) -> None:
+        """Learn how many jobs a claim of a queue has found, and how many of these it got before other processes."""
+        self.others_are_faster = 2 * leased <= found
+        if self.others_are_faster and has_more:
+            self.contested.add(queue)
+
+    def jump(self, queue: str, limit: int) -> int:
+        """How many jobs a search for `limit` jobs skips, because other processes are about to take them."""
+        has_lost = self.others_are_faster and queue in self.contested
+        return 1 + int(self._chance() * MAX_JUMP * limit) if has_lost else 0
 
     @property
     def is_busy(self) -> bool:
