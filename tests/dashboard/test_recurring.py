@@ -470,6 +470,18 @@ async def test_a_schedule_is_added(jobs: Client, visitor: Visitor, clock: Manual
     assert entry.note == "recurring: Every Monday at 08:00 Europe/Berlin"
 
 
+async def test_a_new_schedule_has_the_queue_of_its_handler(jobs: Client, visitor: Visitor) -> None:
+    @jobs.handler(queue="letters")
+    async def digest(to: str) -> None: ...
+
+    form = (await visitor.get("/ask/recur_add?back=/recurring")).text
+    (queue,) = re.findall('<input[^>]* name="queue"[^>]*>', form)
+    assert 'value=""' in queue
+    assert "required" not in queue
+    await visitor.act("recur_add", **{**NEW, "queue": ""}, every="10m", back="/recurring")
+    assert [job.queue for job in (await jobs.find(recurring=True)).jobs] == ["letters"]
+
+
 async def test_a_new_schedule_is_previewed(visitor: Visitor, clock: ManualClock) -> None:
     data = await visitor.json("/ask/recur_add?every=10m")
     assert [ms - clock() for ms in data["next_ms"]] == [0, 600_000, 1_200_000, 1_800_000, 2_400_000]

@@ -321,7 +321,7 @@ class MappingTestCase(Case):
             ("speed", "it has backend, backoff"),
         ):
             with self.assertRaisesMessage(TypeError, f"a task has no {name!r}: {message}"):
-                task(None, **{name: "1"})(tasks.noop_task.func)
+                task(tasks.noop_task.func, **{name: "1"})
         with self.assertRaisesMessage(TypeError, "write .using(run_after=timezone.now() + timedelta(...))"):
             tasks.noop_task.using(countdown=5)
         with self.assertRaisesMessage(TypeError, "run_after is a time, not a duration"):
@@ -400,7 +400,7 @@ class FlowTestCase(Case):
             tasks.unique_task.draft(part.result)
         self.assertEqual(tasks.unique_task.using(unique_key="a", tenant="b").draft(part.result).options.unique_key, "a")
         with self.assertRaisesMessage(TypeError, "too many positional arguments"):
-            tasks.add.draft(part.result, 1, 2)
+            tasks.add.draft(part.result, 1, 2)  # type: ignore[call-arg]
 
     def test_a_task_runs_others_and_continues(self) -> None:
         result = tasks.add_squares.enqueue([1, 2, 3])

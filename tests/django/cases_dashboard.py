@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client as Browser
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
+from django.urls import include, path, reverse
 
 from jobmill.django import client
+from jobmill.django.checks import check_dashboards
 from jobmill.django.views import dashboard
 from tests.django.cases_ported import Case
 from tests.django.shop import tasks
@@ -101,6 +103,36 @@ class DashboardTestCase(Case):
         body = "&".join(f"{name}={value}" for name, value in form.items())
         kind = "application/x-www-form-urlencoded"
         return browser.generic("POST", f"{ROOT}/acts/pause", body, content_type=kind, **headers)
+
+    def test_an_error_403_names_the_permission_of_django(self) -> None:
+        answer = self.post(self.visitor("view", is_staff=True), {"queue": "default"}, **SAME)
+        self.assertContains(answer, "needs the permission jobmill.act (pause)", status_code=403)
+
+    def test_wrong_options_are_an_error_of_the_check(self) -> None:
+        self.assertEqual(check_dashboards(), [])
+        for options, why in (
+            ({"tilte": "shop"}, "tilte"),
+            ({"color": "pale"}, "color"),
+            ({"alias": "mail"}, "mail"),
+        ):
+
+            class Wrong:
+                urlpatterns: ClassVar = [path("a/", include([path("b/", include("jobmill.django.urls"), options)]))]
+
+            with self.subTest(options), override_settings(ROOT_URLCONF=Wrong):
+                (error,) = check_dashboards()
+                self.assertEqual(error.id, "jobmill.E005")
+                self.assertIn(why, error.msg)
+
+    def test_forms_begin_with_the_payload_of_a_task(self) -> None:
+        browser = self.visitor("act", is_staff=True)
+        for form in ("recur_add", "enqueue"):
+            answer = browser.get(f"{ROOT}/ask/{form}")
+            self.assertContains(answer, "{&#34;args&#34;: [], &#34;kwargs&#34;: {}}</textarea>")
+
+    def test_links_to_its_pages(self) -> None:
+        self.assertEqual(reverse("jobmill:dashboard", args=[""]), f"{ROOT}/")
+        self.assertEqual(reverse("red:dashboard", args=["jobs/7"]), "/red/jobs/7")
 
     def test_it_answers_requests_of_asgi(self) -> None:
         from django.test import AsyncRequestFactory

@@ -436,7 +436,8 @@ class TaskTestCase(Case):
         self.assertIsNone(test_tasks.noop_task_async.call())
 
     def test_invalid_function(self) -> None:
-        for invalid_function in [any, self.test_invalid_function]:
+        functions: list[Any] = [any, self.test_invalid_function]
+        for invalid_function in functions:
             with self.subTest(invalid_function):
                 with self.assertRaisesMessage(InvalidTask, "Task function must be defined at a module level."):
                     task()(invalid_function)

@@ -16,6 +16,40 @@ from tests.docs.pages import ROOT, blocks, spans, table
 
 PAGE = ROOT / "docs/django.md"
 
+#: Of the functions of the page that it has no tests for.
+MORE_TESTS = """
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import RequestFactory, TransactionTestCase
+
+from jobmill.django import client
+from shop import schedules, views
+from shop.tasks import send_receipt
+
+
+class PageTest(TransactionTestCase):
+    def test_a_schedule_with_arguments(self):
+        for number in (7, 8):
+            with transaction.atomic():
+                schedules.send_receipt_daily(number)
+                schedules.send_receipt_daily(number)
+                transaction.set_rollback(number == 8)
+        (job,) = client().sync.find(name="shop.tasks.send_receipt").jobs
+        self.assertEqual((job.payload["args"], job.queue, job.recurrence.cron), ([7], "mail", "0 8 * * *"))
+        schedules.stop_daily_receipt(7)
+        self.assertEqual(client().sync.get(job.id).state, "cancelled")
+
+    def test_views(self):
+        request = RequestFactory().get("/")
+        request.user = User(username="ada")
+        id = send_receipt.enqueue(7).id
+        again = client().sync.enqueue_many([send_receipt.draft(7), send_receipt.draft(8)])
+        self.assertEqual([one.status for one in again], ["duplicate", "created"])
+        self.assertIn(b'"waiting"', views.progress(request, id).content)
+        self.assertIn(b'"cancelled"', views.cancel(request, id).content)
+        self.assertEqual(client().sync.audit_log(limit=1).entries[0].who, "ada")
+"""
+
 
 def write_project(page: Path, folder: Path) -> None:
     """The files of a page."""
@@ -44,10 +78,12 @@ def run_tests(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 8), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+    ("page", "tests"), [(PAGE, 10), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
 )
 def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
     write_project(page, tmp_path)
+    if page == PAGE:
+        (tmp_path / "shop/test_page.py").write_text(MORE_TESTS)
     assert f"Ran {tests} test" in run_tests(tmp_path)
 
 

@@ -96,7 +96,7 @@ async def test_the_examples_run(
 
 @each_page
 def test_every_code_block_has_a_known_language(page: Path) -> None:
-    known = ("python", "console", "sql", "toml", "js", "redis", "dockerfile", "ini", "nginx")
+    known = ("python", "console", "sql", "toml", "js", "redis", "dockerfile", "ini", "nginx", "html")
     assert [str(block) for block in blocks(page) if block.language not in known] == []
 
 

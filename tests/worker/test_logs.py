@@ -13,7 +13,7 @@ import jobmill
 from jobmill import Client
 from jobmill.core.values import Claim
 from jobmill.testing import ManualClock
-from jobmill.worker import janitor
+from jobmill.worker import janitor, stderr_log
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.stores_under_test import make_store
@@ -77,6 +77,8 @@ async def test_an_attempt_with_a_retry_is_a_warning_and_the_last_one_an_error(
     assert bool(retrying.exc_info) == verbose
     assert last.exc_info is not None
     assert isinstance(last.exc_info[1], ValueError)
+    assert last.exc_info[2] is not None
+    assert last.exc_info[2].tb_frame.f_code.co_name == "charge"
     assert [vars(last)[field] for field in FIELDS] == [enqueued.id, "charge", "bills", 2, "till-1"]
     assert vars(retrying)["attempt"] == 1
     assert [(vars(one)["fence"], vars(one)["outcome"]) for one in (retrying, last)] == [(1, "errored"), (2, "errored")]
@@ -94,6 +96,24 @@ async def test_a_timeout_and_an_unfit_payload_have_no_traceback(jobs: Client, ca
     timeout, unfit = lines(caplog, "(slow), attempt 1 errored, failed")
     assert (timeout.levelno, timeout.exc_info) == (logging.ERROR, None)
     assert (unfit.levelno, unfit.exc_info) == (logging.ERROR, None)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "log_format", "named"),
+    [(False, "text", None), (True, "text", "--quiet"), (True, "json", "--quiet and --log-format")],
+)
+def test_options_without_effect_are_warned_of(
+    quiet: bool,
+    log_format: str,
+    named: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stderr_log, "options", {})
+    # pytest adds handlers to the root logger, as LOGGING of Django can.
+    stderr_log.log_to_stderr(quiet=quiet, log_format=log_format)
+    found = [line.getMessage().partition(": no effect")[0] for line in caplog.records]
+    assert found == ([] if named is None else [named])
 
 
 async def test_success_is_not_logged(jobs: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -79,6 +79,8 @@ class Client(ManagesJobs):
 
     #: Whether callers give due times of their own clock, as Django's `run_after`: the clock of a test kit begins now.
     gives_times = False
+    #: The payload that a form of the dashboard begins with.
+    payload_form = "{}"
 
     def __init__(self, store: Store, *, who: str = "code") -> None:
         super().__init__(store, limits.check_note(who, "who"))

@@ -40,6 +40,10 @@ class Access:
         """Whether the visitor has this permission."""
         return action in self.actions
 
+    def refusal(self, action: str) -> str:
+        """What a visitor reads who tries this without the permission."""
+        return f"this needs the permission {action!r}"
+
     @property
     def is_read_only(self) -> bool:
         """Whether the visitor can change nothing."""

@@ -152,7 +152,7 @@ class View:
     def require(self, action: str) -> None:
         """Refuse a visitor who may not do this."""
         if not self.can(action):
-            raise NotAllowed(f"this needs the permission {action!r}")
+            raise NotAllowed(self.access.refusal(action))
 
     def require_all_tenants(self) -> None:
         """Refuse a visitor who may see the jobs of some tenants only."""

@@ -22,6 +22,7 @@ class JobmillConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect to Django's signals and checks."""
+        from jobmill.django.checks import check_dashboards
         from jobmill.django.client import close_clients, forget_stores
         from jobmill.django.interface import PACKAGE
         from jobmill.django.store_now import remember_databases
@@ -30,6 +31,7 @@ class JobmillConfig(AppConfig):
         # The backport does this only where it is in INSTALLED_APPS too.
         import_module(f"{PACKAGE}.checks")
         register(check_stores, Tags.database)
+        register(check_dashboards, Tags.urls)
         post_migrate.connect(migrate_store, sender=self, dispatch_uid="jobmill")
         connection_created.connect(close_clients, dispatch_uid="jobmill")
         setting_changed.connect(forget_stores, dispatch_uid="jobmill")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.urls import URLResolver, get_resolver
 
+from jobmill.client.client import connect
 from jobmill.core.limits import MAX_PRIORITY, check_int
 from jobmill.django.database import differ_in_host, sqlite_file, url_of_database
 from jobmill.django.discovery import find_tasks
@@ -124,6 +128,36 @@ def _why_not_join(backend: JobmillBackend) -> str | None:
     if store == "sqlite" and not backend.is_in_database:
         return f"the jobs are in another file than DATABASES[{backend.database!r}]"
     return None if backend.can_join else "Django uses psycopg2 here; install psycopg 3"
+
+
+def check_dashboards(**_: Any) -> list[checks.CheckMessage]:
+    """What is wrong with the options of dashboards in the URLs: the first visitor would get an error 500."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    patterns = get_resolver().url_patterns  # it imports the URLs
+    if (views := sys.modules.get("jobmill.django.views")) is None:
+        return []
+    found = []
+    for options in _options_of(views.dashboard, patterns, {}):
+        given = dict(options)
+        try:
+            if (alias := given.pop("alias", "default")) not in task_backends.settings:
+                raise InvalidValue("alias", "one of TASKS: " + ", ".join(task_backends.settings), alias)
+            views.new_dashboard(connect("memory://"), **given)  # the store of TASKS has checks of its own
+        except (InvalidValue, TypeError) as error:
+            text = f"the dashboard in the URLs with the options {options}: {error}"
+            hint = "The dictionary has options of jobmill.Dashboard, and alias for another entry of TASKS."
+            found.append(checks.Error(text, hint=hint, id="jobmill.E005"))
+    return found
+
+
+def _options_of(view: Any, patterns: Iterable[Any], above: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The options of each place of a view in the URLs."""
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from _options_of(view, pattern.url_patterns, above | pattern.default_kwargs)
+        elif pattern.callback is view:
+            yield above | pattern.default_args
 
 
 def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:

@@ -40,6 +40,7 @@ class DjangoClient(Client):
     """A client with the Tasks as handlers."""
 
     gives_times = True
+    payload_form = '{"args": [], "kwargs": {}}'
 
     def __init__(self, alias: str) -> None:
         self.alias = alias

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobmill.errors import MissingExtra
 
@@ -34,7 +37,6 @@ def _of(module: str, *names: str) -> Any:
 
 task_backends: Any = _of("", "task_backends")
 BaseTaskBackend: Any = _of(".backends.base", "BaseTaskBackend")
-Task: Any = _of(".base", "Task")
 TaskContext: Any = _of(".base", "TaskContext")
 TaskError: Any = _of(".base", "TaskError")
 TaskResult: Any = _of(".base", "TaskResult")
@@ -44,6 +46,33 @@ TaskResultDoesNotExist: Any = _of(".exceptions", "TaskResultDoesNotExist")
 task_enqueued: Any = _of(".signals", "task_enqueued")
 task_started: Any = _of(".signals", "task_started")
 task_finished: Any = _of(".signals", "task_finished")
+
+if TYPE_CHECKING:
+    # Django itself has no types, and a type checker does not know which of the two packages is there.
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Task:
+        """What tasks of both packages have."""
+
+        func: Callable[..., Any]
+        priority: int = 0
+        backend: str = "default"
+        queue_name: str = "default"
+        run_after: datetime | None = None
+        takes_context: bool = False
+
+        def __post_init__(self) -> None: ...
+        @property
+        def name(self) -> str: ...
+        @property
+        def module_path(self) -> str: ...
+        def using(self, **changes: Any) -> Any: ...
+        def get_backend(self) -> Any: ...
+        def get_result(self, result_id: str) -> Any: ...
+        async def aget_result(self, result_id: str) -> Any: ...
+        def call(self, *args: Any, **kwargs: Any) -> Any: ...
+        async def acall(self, *args: Any, **kwargs: Any) -> Any: ...
+else:
+    Task = _of(".base", "Task")
 
 if PACKAGE == "django.tasks":
     normalize_json: Any = import_module("django.utils.json").normalize_json

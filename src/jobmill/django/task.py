@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 
@@ -31,8 +31,12 @@ TASK_BACKOFF: Final = exponential("1s", cap="1h", jitter=0.5)
 TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS, *POLICIES)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobmillTask(Task):
+class JobmillTask(Task, Generic[P]):
     """A Task with options of Jobmill. None means the option of the backend, else the default of Jobmill."""
 
     max_attempts: int | None = None
@@ -60,7 +64,12 @@ class JobmillTask(Task):
         except InvalidValue as error:
             raise InvalidTask(str(error)) from error
 
-    def using(self, **changes: Any) -> JobmillTask:
+    if TYPE_CHECKING:  # Django's own, with the arguments of the function
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+    def using(self, **changes: Any) -> JobmillTask[P]:
         """A task with other values: those of Django's `using`, and the options of Jobmill that a job stores."""
         for name in ERROR_OPTIONS:
             if name in changes:
@@ -69,15 +78,23 @@ class JobmillTask(Task):
         if isinstance(changes.get("run_after"), timedelta):
             raise TypeError("run_after is a time, not a duration: run_after=timezone.now() + timedelta(...)")
         own = {name: changes.pop(name) for name in TASK_OPTIONS if name in changes}
-        changed: JobmillTask = Task.using(self, **changes)
+        changed: JobmillTask[P] = Task.using(self, **changes)
         return replace(changed, **own) if own else changed
 
-    def draft(self, *args: Any, **kwargs: Any) -> Draft[Any]:
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[Any]:
         """The task as a value, for `enqueue_many`. Its `result` can be an argument of another task."""
         draft: Draft[Any] = self.get_backend().draft(self, args, kwargs)
         return draft
 
 
+@overload
+def task(function: Callable[P, Any], **given: Any) -> JobmillTask[P]: ...
+@overload
+def task(
+    *, takes_context: Literal[True], **given: Any
+) -> Callable[[Callable[Concatenate[Any, P], Any]], JobmillTask[P]]: ...
+@overload
+def task(*, takes_context: Literal[False] = False, **given: Any) -> Callable[[Callable[P, Any]], JobmillTask[P]]: ...
 def task(function: Callable[..., Any] | None = None, **given: Any) -> Any:
     """Django's `@task`, which also takes the options of Jobmill on every version of Django.
 
@@ -233,7 +250,7 @@ class Recurring(Struct, frozen=True):
 recurring_tasks: dict[str, Recurring] = {}
 
 
-def recurring(cron: str | None = None, *, every: Any = None, timezone: str = "UTC") -> Callable[[Any], Any]:
+def recurring(cron: str | None = None, *, every: Any = None, timezone: str = "UTC") -> Callable[[T], T]:
     """Let a Task recur, above its `@task`: `@recurring("0 3 * * *", timezone="Europe/Berlin")` or `every="10m"`.
 
     Workers make the recurring job when they start, and end it when the task recurs no longer. The task is called
@@ -242,7 +259,7 @@ def recurring(cron: str | None = None, *, every: Any = None, timezone: str = "UT
     given = {"cron": cron, "every": every, "timezone": timezone}
     options = {name: value for name, value in given.items() if value is not None}
 
-    def decorate(task: Any) -> Any:
+    def decorate(task: T) -> T:
         if not isinstance(task, Task):
             raise InvalidTask("@recurring is for a Task: write it above @task")
         path = task.module_path

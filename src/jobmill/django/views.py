@@ -12,6 +12,7 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.csrf import csrf_exempt
 
+from jobmill.client.client import Client
 from jobmill.dashboard import ACTIONS, Access, Dashboard
 from jobmill.dashboard.view import WSGI_ENVIRON
 from jobmill.dashboard.wsgi import wsgi_app
@@ -35,7 +36,7 @@ def dashboard(request: Any, path: str, alias: str = "default", **options: Any) -
         return redirect_to_login(request.get_full_path(), _login_url())
     key = f"{alias} {sorted(options.items())}"
     if key not in _dashboards:
-        _dashboards[key] = wsgi_app(Dashboard(client(alias), authorize=_authorize, **options))
+        _dashboards[key] = wsgi_app(new_dashboard(client(alias), **options))
     app = _dashboards[key]
     started: list[Any] = []
     parts = app(_environ(request, path) | {_ACCESS: access}, lambda *start: started.append(start))
@@ -50,6 +51,19 @@ def dashboard(request: Any, path: str, alias: str = "default", **options: Any) -
     return response
 
 
+def new_dashboard(jobs: Client, **options: Any) -> Dashboard:
+    """A dashboard for users of Django; InvalidValue or TypeError if an option is wrong."""
+    return Dashboard(jobs, authorize=_authorize, **options)
+
+
+class StaffAccess(Access):
+    """What a user of Django may do. All acts have one permission there."""
+
+    def refusal(self, action: str) -> str:
+        """Name the permission of Django."""
+        return f"this needs the permission jobmill.act ({action})"
+
+
 def _access(user: Any) -> Access | None:
     """What a user may do; None for everybody but staff with a permission."""
     if not (user.is_active and user.is_staff):
@@ -57,7 +71,7 @@ def _access(user: Any) -> Access | None:
     who = user.get_username()
     if user.has_perm("jobmill.act"):
         return Access(ACTIONS, who=who)
-    return Access({"see_payload"}, who=who) if user.has_perm("jobmill.view") else None
+    return StaffAccess({"see_payload"}, who=who) if user.has_perm("jobmill.view") else None
 
 
 def _authorize(request: Any) -> Access:

@@ -9,6 +9,7 @@ from jobmill.core.durations import shown_ms
 from jobmill.core.flows import is_dependency_error
 from jobmill.core.job import Job
 from jobmill.core.values import Claimed, Lease, Settlement
+from jobmill.worker.outcomes import frames_of_handler
 
 if TYPE_CHECKING:
     from jobmill.worker.running import Run
@@ -68,7 +69,7 @@ def log_settlement(settlement: Settlement, run: Run | None, worker: str, *, lost
             text,
             # The exception of an isolated process is not here, but its traceback is.
             _traceback(settlement) if shows_traceback and error is None else "",
-            exc_info=error if shows_traceback else None,
+            exc_info=(type(error), error, frames_of_handler(error)) if shows_traceback and error is not None else None,
             extra=extra,
         )
 

@@ -18,7 +18,19 @@ options: dict[str, Any] = {}
 
 
 def log_to_stderr(*, verbose: bool = False, quiet: bool, log_format: str) -> None:
-    """Log to stderr, including the logs of handlers. A module may add its own logging configuration."""
+    """Log to stderr, including the logs of handlers. A module may add its own logging configuration.
+
+    If there is one already, as that of Django, it stays. Then a warning says which options have no effect.
+    """
+    ignored = [*(("--quiet",) if quiet else ()), *(("--log-format",) if log_format != "text" else ())]
+    if ignored and logging.getLogger().handlers:
+        why = "your logging configuration has handlers of the root logger: change them instead"
+        logging.getLogger("jobmill").warning("%s: no effect, because %s", " and ".join(ignored), why)
+    configure(verbose=verbose, quiet=quiet, log_format=log_format)
+
+
+def configure(*, verbose: bool, quiet: bool, log_format: str) -> None:
+    """Add a handler to the root logger, unless it has one."""
     options.update(verbose=verbose, quiet=quiet, log_format=log_format)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())

@@ -50,7 +50,7 @@ async def ask_enqueue(view: View) -> CopyScreen:
         queue=view.param("queue") or "default",
         priority=0,
         tenant=view.access.tenants[0] if view.access.tenants else None,
-        payload="{}",
+        payload=view.jobs.payload_form,
         unique_key=None,
         names=await known_names(view),
     )

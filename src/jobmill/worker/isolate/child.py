@@ -61,7 +61,7 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
     context.access, context.wait = RequestAccess(request, reports), run_at_once
     current_run.set(IsolatedRun(context))
     if request.log_options:
-        stderr_log.log_to_stderr(**request.log_options)
+        stderr_log.configure(**request.log_options)
     try:
         handler = import_handler(request.where)
     except BaseException as error:
