@@ -33,6 +33,7 @@ NAMES = (
     "0006_unstarted",
     "0007_log_lines",
     "0008_flows",
+    "0009_taken_keys",
 )
 RAN = "".join(f"ran {name}\n" for name in NAMES)
 
