@@ -84,8 +84,8 @@ def left(t: int) -> Document:
 
 
 @contextlib.asynccontextmanager
-async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
-    """What the server did with the jobs within the block, by its own account; told after the block."""
+async def profiled(store: MongoStore, *more: str) -> AsyncIterator[list[Document]]:
+    """What the server did with the jobs, and with `more`, in the block, by its own account; told after the block."""
     database = store.context.here.database
     done: list[Document] = []
     await database.drop_collection("system.profile")
@@ -94,7 +94,8 @@ async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
         yield done
     finally:
         await database.command("profile", 0)
-    done += await database["system.profile"].find({"ns": f"{database.name}.{store.context.url.collection}"}).to_list()
+    names = [f"{database.name}.{name}" for name in (store.context.url.collection, *more)]
+    done += await database["system.profile"].find({"ns": {"$in": names}}).to_list()
     await database.drop_collection("system.profile")  # nobody can empty it
 
 
