@@ -34,8 +34,9 @@ BEGIN
     LEFT JOIN {schema}.taken_keys
         ON taken_keys.queue = one.queue AND taken_keys.name = one.name
         AND taken_keys.hash = {schema}.key_hash(one.unique_key) AND taken_keys.until_ms > present_ms
+    -- Only the hash may choose the index. By queue and name, the planner may read the whole queue for each job.
     LEFT JOIN {schema}.jobs
-        ON jobs.queue = one.queue AND jobs.name = one.name AND jobs.unique_key IS NOT NULL
-        AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(one.unique_key)
+        ON jobs.unique_key IS NOT NULL AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(one.unique_key)
+        AND (jobs.queue, jobs.name) IS NOT DISTINCT FROM (one.queue, one.name)
     ORDER BY one.n;
 END $$;
