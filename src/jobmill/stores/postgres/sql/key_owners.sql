@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION {schema}.key_owners(
     due_ms bigint, started_ms bigint, waits_for text, errors integer, options text, has_dependents boolean
 ) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+SET enable_material = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     present_ms bigint := coalesce(at_ms, {schema}.now_ms());
@@ -34,7 +34,8 @@ BEGIN
     LEFT JOIN {schema}.taken_keys
         ON taken_keys.queue = one.queue AND taken_keys.name = one.name
         AND taken_keys.hash = {schema}.key_hash(one.unique_key) AND taken_keys.until_ms > present_ms
-    -- Only the hash may choose the index. By queue and name, the planner may read the whole queue for each job.
+    -- Only the hash may choose the index, once for each job. If there were few jobs when the table was analyzed, the planner
+    -- would rather read all of them for each one (enable_material): 1,000 keys among 2,000 took 3.6 s, and take 9 ms.
     LEFT JOIN {schema}.jobs
         ON jobs.unique_key IS NOT NULL AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(one.unique_key)
         AND (jobs.queue, jobs.name) IS NOT DISTINCT FROM (one.queue, one.name)
