@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -394,3 +395,22 @@ async def test_a_purge_forgets_keys_whose_time_is_over(url: str) -> None:
     assert not (await store.purge(limit=3)).more
     assert await keys() == 1
     await store.close()
+
+
+@pytest.mark.parametrize("policy", [None, REPLACE], ids=["plain", "replace"])
+async def test_old_statistics_do_not_make_many_keys_slow(
+    store: PostgresStore, connection: asyncpg.Connection[asyncpg.Record], policy: UniquePolicy | None
+) -> None:
+    """If no job had a key when the table was analyzed, a plan may look cheap that reads all jobs for each key."""
+    await put(store, new("one"))
+    await connection.execute("ANALYZE jobmill.jobs")
+    await connection.execute("ALTER TABLE jobmill.jobs SET (autovacuum_enabled = off)")
+    keys = [f"k{n}" for n in range(2_000)]
+    began = time.monotonic()
+    await put(store, *[new(key=key) for key in keys])
+    inserted = time.monotonic() - began
+    again = [structs.replace(new(key=key), policy=policy) for key in keys]
+    began_again = time.monotonic()
+    receipts = await store.enqueue(again)
+    assert not any(receipt.created for receipt in receipts)
+    assert time.monotonic() - began_again < 20 * inserted + 1

@@ -122,9 +122,14 @@ BEGIN
     FROM unnest(ids, queues, names, unique_keys) WITH ORDINALITY AS one (id, queue, name, unique_key, n)
     LEFT JOIN {schema}.jobs AS live ON live.id = one.id
     LEFT JOIN {schema}.history ON history.id = one.id
-    LEFT JOIN {schema}.jobs AS owner
-        ON owner.queue = one.queue AND owner.name = one.name AND owner.unique_key IS NOT NULL
-        AND {schema}.key_hash(owner.unique_key) = {schema}.key_hash(one.unique_key)
+    -- Apart, by the hash: if no job had a key when the table was analyzed, the planner would read all of them for each job.
+    LEFT JOIN LATERAL (
+        SELECT jobs.id FROM {schema}.jobs
+        WHERE
+            jobs.unique_key IS NOT NULL AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(one.unique_key)
+            AND (jobs.queue, jobs.name) IS NOT DISTINCT FROM (one.queue, one.name)
+        OFFSET 0
+    ) AS owner ON true
     WHERE one.id NOT IN (SELECT unnest(made));
 END $$;
 
