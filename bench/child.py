@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,12 +37,20 @@ class Broken(Exception):
 class Child(Generic[R]):
     """A command in a process of its own, whose last line is its answer; leaving the block ends it."""
 
-    def __init__(self, name: str, command: Sequence[str], type: type[R]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], type: type[R], *, folder: Path = ROOT, **environment: str
+    ) -> None:
         self._name = name
         self._type = type
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe could fill up; closed with the block
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+            command,
+            cwd=folder,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
         )
 
     @property

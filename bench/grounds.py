@@ -82,7 +82,7 @@ class Ground:
     def crowd(self, url: str, crowds: Sequence[Crowd]) -> None:
         """Add jobs of ours in all states; in several processes, because each has a limited time."""
         for one in crowds:
-            self.ours.run("crowd", type(None), url=url, crowd=one)
+            self.ours.run("own", type(None), url=url, verb="crowd", crowd=one)
         self.settle(url)
 
     def settle(self, url: str) -> None:

@@ -44,6 +44,11 @@ FLOW_JOBS = 10_000
 PLAIN = "nobody waits"
 EACH = {PLAIN: 0, "one waits for 100": 100, "one waits for 10,000": 10_000, "one waits for each": 1}
 HOW = ("settle", "drain")
+#: In `lanes`: the number of lanes and their limit. On MongoDB there are fewer lanes and a smaller backlog.
+NO_LANES = "no lanes"
+LANES = {NO_LANES: (0, 0), "1 lane": (1, 1_000), "1,000 lanes": (1_000, 2), "100,000 lanes": (100_000, 2)}
+LANE_JOBS, BACKLOG = 5_000, 300_000
+FEWER = {"mongo": {100_000: 30_000, BACKLOG: 60_000}}
 TOGETHER = "client and server CPU us/job"
 MS_PER_POLL = "server ms/poll"
 POLLS, THEIR_POLLS = 200, 10
@@ -101,13 +106,16 @@ def enqueue(lab: Lab) -> None:
 
 
 def _enqueue(lab: Lab, contender: Contender, what: str, callers: int) -> None:
-    limits = {"jobs": MORE_THAN_ENOUGH, "seconds": lab.scale.enqueue_s}
     with lab.ground.filled(contender, 0) as url:
-        if callers:
-            child = contender.begin("enqueue", Ran, url=url, callers=callers, **limits)
-        else:
-            child = contender.begin("bulk", Ran, url=url, size=BULK, **limits)
-        lab.record_run(what, contender.name, child)
+        lab.record_run(what, contender.name, _enqueueing(lab, contender, url, callers))
+
+
+def _enqueueing(lab: Lab, contender: Contender, url: str, callers: int) -> Child[Ran]:
+    """One by one, or with 0 callers many in a call."""
+    limits = {"url": url, "jobs": MORE_THAN_ENOUGH, "seconds": lab.scale.enqueue_s}
+    if callers:
+        return contender.begin("enqueue", Ran, callers=callers, **limits)
+    return contender.begin("bulk", Ran, size=BULK, **limits)
 
 
 def isolated(lab: Lab) -> None:
@@ -162,7 +170,7 @@ def _latency(lab: Lab, what: str) -> None:
     held = {"jobs": jobs, "seconds": 90, "slots": jobs, "takes_s": HELD_S[what]}
     with lab.ground.filled(ours, 0) as url, ours.begin("pickup", list[int], url=url, **held) as worker:
         worker.wait_for(READY)
-        called = ours.run("ends", list[int], url=url, gaps=gaps, cancels=what == "cancel")
+        called = ours.run("own", list[int], url=url, verb="ends", gaps=gaps, cancels=what == "cancel")
         late = [abs(end - call) / 1e6 for end, call in zip(worker.result(), called, strict=True)]
     lab.record(what, ours.name, P50, percentile(late, 50))
     lab.record(what, ours.name, P95, percentile(late, 95))
@@ -224,15 +232,50 @@ def _flows(lab: Lab, how: str, what: str) -> None:
     jobs = {"jobs": FLOW_JOBS // (10 if lab.scale.quick else 1)}
     with lab.ground.fresh(ours) as url:
         if how == "settle":
-            child = ours.begin("settle", Ran, url=url, each=each, **jobs)
+            child = ours.begin("own", Ran, url=url, verb="settle", each=each, **jobs)
         else:
-            ours.run("fillFlows", type(None), url=url, each=each, **jobs)
+            ours.run("own", type(None), url=url, verb="fill_flows", each=each, **jobs)
             lab.ground.settle(url)
             all_jobs = jobs["jobs"] + (-(-jobs["jobs"] // each) if each else 0)
             child = ours.begin("drain", Ran, url=url, jobs=all_jobs, slots=50)
         lab.record_run(f"{how}, {what}", ours.name, child)
-        units = [value for _, _, unit, value in lab.recorded if unit in (CLIENT, SERVER)]
-        lab.record(f"{how}, {what}", ours.name, TOGETHER, sum(units))
+        _together(lab, f"{how}, {what}")
+
+
+def lanes(lab: Lab) -> None:
+    """Jobs are claimed and settled by the store alone, 50 a call: with lanes and without, of which few or many wait."""
+    ground, ours, fewer = lab.ground, lab.ground.ours, FEWER.get(lab.ground.name, {})
+    deep = fewer.get(BACKLOG, BACKLOG) // (10 if lab.scale.quick else 1)
+    turns: dict[str, Turn] = {}
+
+    def fill(url: str, jobs: int, about: dict[str, int]) -> None:
+        ours.run("own", type(None), url=url, verb="fill_lanes", jobs=jobs, **about)
+        ground.settle(url)
+
+    def exchange(url: str, what: str, there: int, about: dict[str, int]) -> None:
+        asked = {"verb": "exchange", "jobs": LANE_JOBS, "there": there + LANE_JOBS, **about}
+        lab.record_run(what, ours.name, ours.begin("own", Ran, url=url, **asked))
+        _together(lab, what)
+
+    def few(what: str, about: dict[str, int]) -> None:
+        with ground.fresh(ours) as url:
+            fill(url, SHALLOW + LANE_JOBS, about)
+            exchange(url, what, SHALLOW, about)
+
+    with ExitStack() as opened:
+        for what, (number, limit) in LANES.items():
+            about = {"lanes": fewer.get(number, number), "limit": limit}
+            lab.run.progress(f"{lab.measure}, making {deep:,} jobs: {what}")
+            url = opened.enter_context(ground.fresh(ours))
+            fill(url, deep + LANE_JOBS * (lab.scale.rounds + 1), about)
+            turns[f"{what}, few"] = partial(few, f"{what}, few wait", about)
+            turns[f"{what}, many"] = partial(exchange, url, f"{what}, many wait", deep, about)
+        lab.alternate(turns)
+
+
+def _together(lab: Lab, what: str) -> None:
+    units = [value for _, _, unit, value in lab.recorded if unit in (CLIENT, SERVER)]
+    lab.record(what, lab.ground.ours.name, TOGETHER, sum(units))
 
 
 def memory(lab: Lab) -> None:
@@ -331,17 +374,14 @@ def roundtrip(lab: Lab) -> None:
 
 
 def _far(lab: Lab, contender: Contender, what: str) -> None:
-    limits = {"jobs": MORE_THAN_ENOUGH, "seconds": lab.scale.enqueue_s}
     slots = contender.takes(50)
 
     def run(jobs: int) -> Ran:
         with lab.ground.filled(contender, jobs) as near, far(near, FAR_S) as url:
             if what.startswith("drain"):
                 child = contender.begin("drain", Ran, url=url, jobs=jobs, slots=slots)
-            elif "one by one" in what:
-                child = contender.begin("enqueue", Ran, url=url, callers=1, **limits)
             else:
-                child = contender.begin("bulk", Ran, url=url, size=BULK, **limits)
+                child = _enqueueing(lab, contender, url, int("one by one" in what))
             return lab.record_run(what, contender.name, child)
 
     if what.startswith("drain"):
@@ -370,7 +410,8 @@ def operations(lab: Lab) -> None:
 
 def _operations(lab: Lab, url: str, what: str, crowds: Sequence[Crowd]) -> None:
     ours = lab.ground.ours
-    with ours.begin("operations", Looked, url=url, crowds=crowds, looks=lab.scale.looks) as child:
+    asked = {"verb": "operations", "crowds": crowds, "looks": lab.scale.looks}
+    with ours.begin("own", Looked, url=url, **asked) as child:
         child.wait_for(BEGUN)
         server, busy, began = lab.ground.spent(), busy_s(), time.monotonic()
         child.go_on()
@@ -456,6 +497,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "scaling": (Measure(scaling, SHARED, 4),),
     "depth": (Measure(depth, SHARED, 5),),
     "flows": (Measure(flows, SHARED, 3),),
+    "lanes": (Measure(lanes, ("memory", *SHARED), 5),),
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),
     "recovery": (Measure(recovery, SHARED, 5),),

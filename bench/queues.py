@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
-from bench.clocks import Crowd, Looked, Pickups, Ran, metering
+from bench.clocks import Pickups, Ran, metering
 from bench.peers import apart
 
 T = TypeVar("T")
@@ -104,25 +104,15 @@ class Queue:
         """What a handler does that never ends."""
         raise NotImplementedError
 
-    def ends(self, gaps: Sequence[float], cancels: bool) -> list[int]:
-        """When jobs were cancelled, or their results came, in ns since 1970. Only Jobmill is asked for this."""
-        raise NotImplementedError
 
-    def fill_flows(self, jobs: int, each: int) -> None:
-        """Create the tables, and enqueue jobs that others wait for."""
-        raise NotImplementedError
+def job_of(handler: Handler) -> Callable[..., Awaitable[None]]:
+    """A job in a loop that has a number."""
 
-    def settle(self, jobs: int, each: int) -> Ran:
-        """Settle jobs that others wait for."""
-        raise NotImplementedError
+    async def job(number: int = 0) -> None:
+        if (done := handler(number)) is not None:
+            await done
 
-    def crowd(self, crowd: Crowd) -> None:
-        """Add jobs in all states to a queue. Only Jobmill is asked for this."""
-        raise NotImplementedError
-
-    def operations(self, crowds: Sequence[Crowd], looks: int) -> Looked:
-        """Call what operators look at, each some times; `crowds` are there already. Only Jobmill is asked for this."""
-        raise NotImplementedError
+    return job
 
 
 class AsyncQueue(Queue):
@@ -136,6 +126,10 @@ class AsyncQueue(Queue):
 
     def connected(self, callers: int = 1) -> AbstractAsyncContextManager[None]:
         """Connected for enqueueing, by a number of callers at once."""
+        return self.opened(lambda _: None)
+
+    def opened(self, handler: Handler) -> AbstractAsyncContextManager[None]:
+        """Connected, with a handler that a worker can run; for contenders that enqueue by their handlers."""
         raise NotImplementedError
 
     async def enqueue(self, number: int = 0) -> object:

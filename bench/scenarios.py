@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from msgspec import convert
 
 from bench.child import READY, halt, say
-from bench.clocks import Crowd, Draining, Looked, Pickups, Ran, Starts, emptied, looking
+from bench.clocks import Draining, Pickups, Ran, Starts, emptied, looking
 from bench.queues import AsyncQueue, Handler, Queue
 
 
@@ -86,11 +86,6 @@ def pickupEnqueue(adapter: str, url: str, gaps: list[float]) -> Pickups:  # noqa
     return _queue(adapter, url).call_with_gaps(gaps)
 
 
-def ends(adapter: str, url: str, gaps: list[float], cancels: bool) -> list[int]:
-    """Enqueue a job after each gap, and cancel it while it runs, or wait for its result; when that was."""
-    return _queue(adapter, url).ends(gaps, cancels)
-
-
 def hold(adapter: str, url: str) -> None:
     """Enqueue one job for `work`."""
     _queue(adapter, url).call_with_gaps([0.0])
@@ -113,24 +108,18 @@ def work(adapter: str, url: str, slots: int, path: str) -> None:
     queue.run_worker(held, slots, wait)
 
 
-def fillFlows(adapter: str, url: str, jobs: int, each: int) -> None:  # noqa: N802
-    """Create the tables, and enqueue jobs that others wait for."""
-    _queue(adapter, url).fill_flows(jobs, each)
+def own(adapter: str, url: str, verb: str, **arguments: Any) -> Any:
+    """What only Jobmill is asked for: a method of it by name, while it is connected."""
+    queue = _queue(adapter, url)
+    assert isinstance(queue, AsyncQueue)
+    method = getattr(queue, verb)
+    types = get_type_hints(method)
 
+    async def run() -> Any:
+        async with queue.connected():
+            return await method(**{name: convert(value, types[name]) for name, value in arguments.items()})
 
-def settle(adapter: str, url: str, jobs: int, each: int) -> Ran:
-    """Settle jobs that others wait for, without a worker."""
-    return _queue(adapter, url).settle(jobs, each)
-
-
-def crowd(adapter: str, url: str, crowd: dict[str, Any]) -> None:
-    """Add jobs in all states to a queue."""
-    _queue(adapter, url).crowd(convert(crowd, Crowd))
-
-
-def operations(adapter: str, url: str, crowds: list[dict[str, Any]], looks: int) -> Looked:
-    """What operators look at, each operation some times."""
-    return _queue(adapter, url).operations(convert(crowds, list[Crowd]), looks)
+    return queue.run(run())
 
 
 def nothing() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,8 +18,10 @@ from rich.table import Table
 
 from bench.against.trees import Tree, checkout, working_tree
 from bench.against.wire import Counts, counting
+from bench.child import BEGUN, Child
 from bench.grounds import SERVER as SERVER_CPU
 from bench.grounds import Ground, Grounds
+from bench.measures import SERVERS
 
 STORES = ("memory", "sqlite", "postgres", "redis", "mongo")
 MEASURES = ("drain", "enqueue", "pickup")
@@ -29,11 +29,9 @@ PROBE = Path(__file__).with_name("probe.py")
 CLIENT, INSTRUCTIONS, SERVER = "client CPU us/job", "client instructions/job", SERVER_CPU
 STATEMENTS, TRIPS, RATE = "statements/job", "round trips/job", "jobs/s"
 UNITS = (CLIENT, INSTRUCTIONS, SERVER, STATEMENTS, TRIPS, RATE)
-LIMIT_S = 600
 MAX_COST, MAX_MONGO_DRAIN, MIN_RATE = 1.03, 1.10, 0.90
 #: It counts instructions, also of child processes. It makes Python about 50 times slower.
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--trace-children=yes", "-q")
-ON_A_SERVER = ("postgres", "redis", "mongo")
 
 
 class Case(Struct, frozen=True):
@@ -168,10 +166,10 @@ class Side:
         with self._ground.fresh(self._ground.ours) as url:
             ran, before, after = self._probe(tree, case, jobs, url, False, self._cpu_us)
         found = {CLIENT: ran["cpu_s"] / jobs * 1e6, RATE: jobs / ran["seconds"]}
-        if self.store in ON_A_SERVER:
+        if self.store in SERVERS:
             found[SERVER] = (after - before) / jobs
         if self.store != "memory":
-            counted = self._counted_on_wire if self.store in ON_A_SERVER else self._counted_inside
+            counted = self._counted_on_wire if self.store in SERVERS else self._counted_inside
             found |= counted(tree, case, jobs // 4)  # the counts need fewer
         return found
 
@@ -216,40 +214,19 @@ class Side:
     ) -> tuple[dict[str, Any], Any, Any]:
         """Run the probe; what `read` says when its clock starts and when it has stopped."""
         asked = json.dumps({**case.asked, "jobs": jobs, "url": url, "count": count})
-        process = subprocess.Popen(
-            [*within, tree.python, "-P", PROBE, asked],
-            cwd=self._folder,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                self._await(process, "begun")
-                self._ground.settle(url)
-                before = read()
-                self._go_on(process)
-                self._await(process, "ended")
-                after = read()
-                output, _ = process.communicate("\n", timeout=LIMIT_S)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-        ran = json.loads(output.splitlines()[-1])
+        command = [*within, str(tree.python), "-P", str(PROBE), asked]
+        name = f"{self.store}: the probe"
+        with Child(name, command, dict[str, Any], folder=self._folder, PYTHONHASHSEED="0") as process:
+            process.wait_for(BEGUN)
+            self._ground.settle(url)
+            before = read()
+            process.go_on()
+            process.wait_for("ended")
+            after = read()
+            ran = process.result()
         if not Path(ran["tree"]).is_relative_to(tree.root):
             raise RuntimeError(f"expected jobmill of {tree.root}, got {ran['tree']}")
         return ran, before, after
-
-    def _await(self, process: subprocess.Popen[str], word: str) -> None:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != word:
-            raise RuntimeError(f"{self.store}: the probe ended before it said {word!r}; its error is above")
-
-    def _go_on(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
 
     def _cpu_us(self) -> float:
         return self._ground.spent().get(SERVER_CPU, 0.0)

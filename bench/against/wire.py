@@ -14,13 +14,18 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from tests.kit import mongowire, pgwire, respwire
 from tests.kit.places import at_port, free_port, port_of
+from tests.kit.proxy import Conversation
 
 CHUNK = 1 << 18
 LATER_S = 0.002
-#: What MongoDB's driver asks on its own, to know that the server is there.
-HEARTBEATS = (b"hello", b"ismaster", b"isMaster")
-OP_MSG = 2013
+#: What follows a connection from its first byte, and knows the driver's own questions of MongoDB: whether it is there.
+PROTOCOLS: dict[str, Callable[[], Conversation]] = {
+    "postgres": pgwire.Conversation,
+    "redis": respwire.Conversation,
+    "mongo": mongowire.Conversation,
+}
 
 
 class Counts(Struct):
@@ -28,86 +33,6 @@ class Counts(Struct):
 
     statements: int = 0
     trips: int = 0
-
-
-class Requests:
-    """Cuts one connection's bytes into requests; `count` removes whole ones from the buffer, and returns how many."""
-
-    def __init__(self, count: Callable[[bytearray], int]) -> None:
-        self._count = count
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> int:
-        """Number of requests that end with these bytes."""
-        self._buffer += data
-        return self._count(self._buffer)
-
-
-def postgres() -> Callable[[bytearray], int]:
-    """Execute and Query messages. The first message of a connection has no letter."""
-    started = False
-
-    def count(buffer: bytearray) -> int:
-        nonlocal started
-        found = 0
-        while True:
-            head = 1 if started else 0
-            if len(buffer) < head + 4:
-                return found
-            size = head + int.from_bytes(buffer[head : head + 4], "big")
-            if len(buffer) < size:
-                return found
-            if started:
-                found += buffer[0] in b"EQ"
-            started = started or size > 8  # 8: it asks for TLS, and starts again
-            del buffer[:size]
-
-    return count
-
-
-def redis() -> Callable[[bytearray], int]:
-    """Commands: arrays of strings."""
-
-    def count(buffer: bytearray) -> int:
-        found = 0
-        while (size := _resp_size(buffer)) is not None:
-            del buffer[:size]
-            found += 1
-        return found
-
-    return count
-
-
-def _resp_size(buffer: bytearray) -> int | None:
-    """Of the first command, or None when it is not complete."""
-    end = buffer.find(b"\r\n")
-    if end < 0:
-        return None
-    at = end + 2
-    for _ in range(int(buffer[1:end])):
-        end = buffer.find(b"\r\n", at)
-        if end < 0:
-            return None
-        at = end + 2 + int(buffer[at + 1 : end]) + 2
-    return at if at <= len(buffer) else None
-
-
-def mongo() -> Callable[[bytearray], int]:
-    """Commands, without the driver's heartbeats."""
-
-    def count(buffer: bytearray) -> int:
-        found = 0
-        while len(buffer) >= 4 and len(buffer) >= (size := int.from_bytes(buffer[:4], "little")):
-            if int.from_bytes(buffer[12:16], "little") == OP_MSG:
-                name = bytes(buffer[26 : buffer.index(0, 26)])  # header 16, flags 4, kind 1, document's size 4, type 1
-                found += name not in HEARTBEATS
-            del buffer[:size]
-        return found
-
-    return count
-
-
-PROTOCOLS = {"postgres": postgres, "redis": redis, "mongo": mongo}
 
 
 @contextlib.contextmanager
@@ -139,12 +64,12 @@ async def _serve(store: str, port: int, target: int, counts: Counts, ready: thre
         assert task is not None
         links.add(task)
         server, to_server = await asyncio.open_connection("127.0.0.1", target, limit=CHUNK)
-        requests, asked = Requests(PROTOCOLS[store]()), False
+        conversation, asked = PROTOCOLS[store](), False
 
         async def ask() -> None:
             nonlocal asked
             while data := await client.read(CHUNK):
-                if found := requests.feed(data):
+                if found := sum(1 for _ in conversation.client_says(data)):
                     counts.statements += found
                     asked = True
                 to_server.write(data)

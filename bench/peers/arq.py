@@ -33,7 +33,6 @@ class Arq(AsyncQueue):
 
     @asynccontextmanager
     async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """With its own pool."""
         from arq import create_pool
         from arq.connections import RedisSettings
 
@@ -44,7 +43,6 @@ class Arq(AsyncQueue):
             await self._pool.aclose()
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._pool.enqueue_job("job", number)
 
     @asynccontextmanager

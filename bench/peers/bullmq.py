@@ -29,7 +29,6 @@ class BullMQ(AsyncQueue):
 
     @asynccontextmanager
     async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """One connection."""
         from bullmq import Queue
 
         self._queue: Any = Queue(QUEUE, {"connection": self.url})
@@ -40,11 +39,9 @@ class BullMQ(AsyncQueue):
             await self._queue.close()
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._queue.add("job", {"number": number})
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._queue.addBulk([{"name": "job", "data": {}} for _ in range(size)])
 
     @asynccontextmanager

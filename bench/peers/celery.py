@@ -50,11 +50,9 @@ class Celery(MainThreadQueue):
         self._job = self._app(max(10, callers)).task(name="job")(job)
 
     def enqueue(self, number: int = 0) -> None:
-        """One task."""
         self._job.delay(number)
 
     def work(self, handler: Handler, slots: int) -> None:
-        """In the main thread."""
         app = self._app()
 
         def job(number: int = 0) -> None:

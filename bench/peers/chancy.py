@@ -38,12 +38,10 @@ class Chancy(AsyncQueue):
     rate = (250, 1_800)
 
     async def install(self) -> None:
-        """Its tables."""
         await self._chancy.migrate()
 
     @asynccontextmanager
     async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """With its own pool."""
         from chancy import Chancy as App
 
         log = logging.getLogger("chancy")
@@ -58,11 +56,9 @@ class Chancy(AsyncQueue):
         return Job(func=f"{__name__}.job", queue=QUEUE, kwargs=given)
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._chancy.push(self._job(number=number))
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         async for _ in self._chancy.push_many([self._job()] * size):
             pass
 

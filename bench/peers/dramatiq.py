@@ -45,7 +45,6 @@ class Dramatiq(ThreadQueue):
         self._job = self._actor(lambda _: None)
 
     def enqueue(self, number: int = 0) -> None:
-        """One message."""
         self._job.send(number)
 
     def working(self, handler: Handler, slots: int) -> AbstractContextManager[None]:

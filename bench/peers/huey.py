@@ -26,11 +26,9 @@ class Huey(ThreadQueue):
         self._task = self._huey.task(name="job")(lambda number=0: None)
 
     def enqueue(self, number: int = 0) -> None:
-        """One task."""
         self._task(number)
 
     def working(self, handler: Handler, slots: int) -> AbstractContextManager[None]:
-        """A consumer."""
         huey = self.huey()
         huey.task(name="job")(lambda number=0: handler(number))
         consumer = huey.create_consumer(workers=slots, worker_type="thread", periodic=False)

@@ -42,7 +42,7 @@ class Forked(OnRedis):
     rate = (100, 200)
 
     @asynccontextmanager
-    async def _opened(self, handler: Handler) -> AsyncIterator[None]:
+    async def opened(self, handler: Handler) -> AsyncIterator[None]:
         os.environ[URL] = self.url
         _define(self.url)
         self._job = handlers[self.name]
@@ -72,7 +72,6 @@ class RqForking(rq.Rq):
     rate = (50, 100)
 
     def work(self, handler: Handler, slots: int) -> None:
-        """In the main thread."""
         from rq import Worker as RqWorker
         from rq.worker_pool import WorkerPool
 

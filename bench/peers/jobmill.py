@@ -16,15 +16,29 @@ from msgspec import structs
 
 from bench.child import BEGUN, SETTLED, halt
 from bench.clocks import Crowd, Looked, Ran, metering
-from bench.queues import About, AsyncQueue, Handler
+from bench.queues import About, AsyncQueue, Handler, job_of
 from jobmill import Client, Dashboard, Worker, connect
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.flows import After
 from jobmill.core.job import State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, settle
-from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, NOW, Claim, Claimed, Due, Filter, NewJob, Settlement, after
+from jobmill.core.queue_settings import LaneRule, QueueChange
+from jobmill.core.values import (
+    DEPTH_LIMIT,
+    EVERYTHING,
+    NOW,
+    Claim,
+    Claimed,
+    Due,
+    Exchanged,
+    Filter,
+    NewJob,
+    Settlement,
+    after,
+)
 from jobmill.errors import StoreUnavailable
 from jobmill.store import Store
+from tests.dashboard.visitor import Visitor
 
 T = TypeVar("T")
 AT_ONCE = 10_000
@@ -36,6 +50,8 @@ WORKERS = 20
 FLOWS, FLOW_JOBS = 1_000, 9
 #: How many jobs `settle` settles in a call.
 SETTLED_AT_ONCE = 100
+#: How many jobs `exchange` claims in a call.
+EXCHANGED_AT_ONCE = 50
 #: An operation is called no more after this time.
 LOOKS_S = 5.0
 
@@ -56,29 +72,17 @@ class Jobmill(AsyncQueue):
         """Its tables were made when it connected."""
 
     @asynccontextmanager
-    async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """As a program does it."""
-        async with self._opened(lambda _: None):
-            yield
-
-    @asynccontextmanager
-    async def _opened(self, handler: Handler) -> AsyncIterator[None]:
-        async def job(number: int = 0) -> None:
-            if (done := handler(number)) is not None:
-                await done
-
+    async def opened(self, handler: Handler) -> AsyncIterator[None]:
         self._client = connect(self.url)
-        self._job: Any = self._client.handler(job)
+        self._job: Any = self._client.handler(job_of(handler))
         await self._client.store.migrate()
         async with self._client:
             yield
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._job.enqueue(number)
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._client.enqueue_many([self._job.draft() for _ in range(size)])
 
     def fill(self, jobs: int, delayed: int = 0) -> None:
@@ -95,12 +99,13 @@ class Jobmill(AsyncQueue):
 
     @asynccontextmanager
     async def working(self, handler: Handler, slots: int) -> AsyncIterator[None]:
-        """One worker."""
-        async with self._opened(handler), Worker(self._client, concurrency=slots):
+        async with self.opened(handler), Worker(self._client, concurrency=slots):
             yield
 
-    def ends(self, gaps: Sequence[float], cancels: bool) -> list[int]:
-        """Jobs overlap: many wait for their results at once."""
+    # What only Jobmill is asked for, while it is connected: see `scenarios.own`.
+
+    async def ends(self, gaps: Sequence[float], cancels: bool) -> list[int]:
+        """When jobs were cancelled, or their results came, in ns since 1970. Jobs overlap: many wait at once."""
 
         async def end(number: int, gap: float) -> int:
             await asyncio.sleep(gap)
@@ -113,64 +118,34 @@ class Jobmill(AsyncQueue):
             await self._client.cancel(enqueued.id)
             return began
 
-        async def end_all() -> list[int]:
-            async with self.connected():
-                return await asyncio.gather(*map(end, range(len(gaps)), gaps))
+        return await asyncio.gather(*map(end, range(len(gaps)), gaps))
 
-        return self.run(end_all())
-
-    def crowd(self, crowd: Crowd) -> None:
+    async def crowd(self, crowd: Crowd) -> None:
         """Through the port, many jobs a call: no store has a statement of its own here that its schema could break."""
+        await _fill(self._client.store, crowd)
 
-        async def fill() -> None:
-            async with self.connected():
-                await _fill(self._client.store, crowd)
+    async def operations(self, crowds: Sequence[Crowd], looks: int) -> Looked:
+        """What operators look at; `crowds` are there already. Each call is right after a write."""
+        async with AsyncExitStack() as opened:
+            await self.prepare(crowds)
+            return await self._look(crowds[0].queue, looks, await self.bare(opened))
 
-        self.run(fill())
-
-    def operations(self, crowds: Sequence[Crowd], looks: int) -> Looked:
-        """Each call right after a write: an enqueue, and the announcement of a worker."""
-
-        async def look() -> Looked:
-            async with AsyncExitStack() as opened:
-                await opened.enter_async_context(self.connected())
-                await self.prepare(crowds)
-                bare = await self.bare(opened)
-                return await self._look(crowds[0].queue, looks, bare)
-
-        return self.run(look())
-
-    def fill_flows(self, jobs: int, each: int) -> None:
-        """Jobs that wait, and one more for `each` of them that waits for these; 0: none."""
-
-        async def fill() -> None:
-            async with self.connected():
-                await self._enqueue_flows(jobs, each)
-
-        self.run(fill())
-
-    def settle(self, jobs: int, each: int) -> Ran:
+    async def settle(self, jobs: int, each: int) -> Ran:
         """Settle jobs by the store alone, many in a call and in no order; others wait for them as in `fill_flows`."""
+        await self.fill_flows(jobs, each)
+        store, settlements = self._client.store, list[Settlement]()
+        while len(settlements) < jobs:
+            exchanged = await store.exchange([], _claim(store, "default", (self._job.name,), SETTLED_AT_ONCE))
+            settlements += _all_settled(exchanged)
+        Random(1).shuffle(settlements)
+        with metering() as watch:
+            for first in range(0, jobs, SETTLED_AT_ONCE):
+                exchanged = await store.exchange(settlements[first : first + SETTLED_AT_ONCE], None)
+                assert set(exchanged.settled) == {"done"}, exchanged.settled
+            return watch.ran(jobs)
 
-        async def settle() -> Ran:
-            async with self.connected():
-                await self._enqueue_flows(jobs, each)
-                store, settlements = self._client.store, list[Settlement]()
-                while len(settlements) < jobs:
-                    claim = _claim(store, "default", (self._job.name,), SETTLED_AT_ONCE)
-                    exchanged = await store.exchange([], claim)
-                    claimed = [one for one in exchanged.claimed if isinstance(one, Claimed)]
-                    settlements += [_settled(one, 1, exchanged.now_ms) for one in claimed]
-                Random(1).shuffle(settlements)
-                with metering() as watch:
-                    for first in range(0, jobs, SETTLED_AT_ONCE):
-                        exchanged = await store.exchange(settlements[first : first + SETTLED_AT_ONCE], None)
-                        assert set(exchanged.settled) == {"done"}, exchanged.settled
-                    return watch.ran(jobs)
-
-        return self.run(settle())
-
-    async def _enqueue_flows(self, jobs: int, each: int) -> None:
+    async def fill_flows(self, jobs: int, each: int) -> None:
+        """Jobs that wait, and one more for `each` of them that waits for these; 0: none."""
         store, name = self._client.store, self._job.name
         for first in range(0, jobs, AT_ONCE):
             news = [_new(store, "default", name) for _ in range(min(AT_ONCE, jobs - first))]
@@ -179,6 +154,36 @@ class Jobmill(AsyncQueue):
                 new = _new(store, "default", name)
                 news.append(structs.replace(new, flow=new.id, after=tuple(After(job.id) for job in group)))
             await store.enqueue(news)
+
+    async def fill_lanes(self, jobs: int, lanes: int, limit: int) -> None:
+        """Jobs that wait, each in the next one of the lanes; 0: without lanes."""
+        store, name = self._client.store, self._job.name
+        await store.configure("default", QueueChange(lanes=LaneRule(running=limit) if lanes else None))
+        for first in range(0, jobs, AT_ONCE // 10):
+            news = [_new(store, "default", name) for _ in range(min(AT_ONCE // 10, jobs - first))]
+            if lanes:
+                news = [structs.replace(new, lane=f"lane-{at % lanes}") for at, new in enumerate(news, first)]
+            await store.enqueue(news)
+
+    async def exchange(self, jobs: int, there: int, lanes: int, limit: int) -> Ran:
+        """Claim and settle some of the jobs of `fill_lanes`: each call settles what the last one has claimed."""
+        await self.prepare_lanes(there, lanes, limit)
+        store, done, settlements = self._client.store, 0, list[Settlement]()
+        await store.exchange([], _claim(store, "default", ("unknown",), 1))  # it connects, and prepares
+        with metering() as watch:
+            while done < jobs:
+                claim = _claim(store, "default", (self._job.name,), EXCHANGED_AT_ONCE)
+                exchanged = await store.exchange(settlements, claim)
+                assert set(exchanged.settled) <= {"done"}, exchanged.settled
+                assert exchanged.claimed or settlements, "no job could be claimed"
+                done += len(settlements)
+                settlements = _all_settled(exchanged)
+            ran = watch.ran(done)
+        await store.exchange(settlements, None)
+        return ran
+
+    async def prepare_lanes(self, there: int, lanes: int, limit: int) -> None:
+        """They are there already."""
 
     async def prepare(self, crowds: Sequence[Crowd]) -> None:
         """They are there already."""
@@ -232,26 +237,17 @@ class Jobmill(AsyncQueue):
 def _dashboard(jobs: Client, queue: str, id: str, flow: str) -> dict[str, Callable[[], Awaitable[object]]]:
     """Pages as a browser gets them, but for the network. None has been read before."""
     dashboard = Dashboard(jobs)
+    visitor = Visitor(dashboard)
     paths = ["/", "/?range=30d", "/jobs", "/jobs?state=failed", "/jobs?state=later", "/jobs?q=payload.number:1"]
     paths += [f"/jobs?q=queue:{queue}+name:mail&state=due", f"/jobs/{id}"]
     lists = ("/queues", f"/queues/{queue}", "/errors", "/recurring", "/workers", "/audit", "/system")
     flows = ("/flows", f"/flows/{flow}", f"/jobs/{flow}")
 
-    def visit(address: str) -> Callable[[], Awaitable[object]]:
-        path, _, query = address.partition("?")
-        scope: dict[str, Any] = {"type": "http", "method": "GET", "scheme": "http", "http_version": "1.1"}
-        scope |= {"root_path": "", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
-        scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "headers": [(b"host", b"127.0.0.1")]}
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: Any) -> None:
-            assert message.get("status", 200) == 200, f"{address}: {message}"
-
+    def visit(path: str) -> Callable[[], Awaitable[object]]:
         async def get() -> None:
             dashboard.reads.forget()
-            await dashboard(dict(scope), receive, send)
+            answer = await visitor.get(path)
+            assert answer.status == 200, f"{path}: {answer}"
 
         return get
 
@@ -327,6 +323,10 @@ def _claim(store: Store, queue: str, names: Sequence[str], n: int) -> Claim:
     return Claim(queues=(queue,), names=rooms, n=n, lease_ms=HOUR_MS, worker="bench", token=token)
 
 
+def _all_settled(exchanged: Exchanged) -> list[Settlement]:
+    return [_settled(one, 1, exchanged.now_ms) for one in exchanged.claimed if isinstance(one, Claimed)]
+
+
 def _settled(claimed: Claimed, number: int, now_ms: int) -> Settlement:
     outcome = Succeeded(b"null") if number % 100 else Errored(error="no luck", traceback="Traceback", final=True)
     return settle(claimed, outcome, DEFAULT_POLICY, now_ms)
@@ -341,7 +341,7 @@ class InMemory(Jobmill):
         """Fill, and then work."""
 
         async def work() -> T:
-            async with self._opened(handler):
+            async with self.opened(handler):
                 await self._client.enqueue_many([self._job.draft()] * jobs)
                 async with Worker(self._client, concurrency=slots):
                     return await asyncio.to_thread(until)
@@ -352,6 +352,13 @@ class InMemory(Jobmill):
         """In this process."""
         for one in crowds:
             await _fill(self._client.store, one)
+
+    async def prepare_lanes(self, there: int, lanes: int, limit: int) -> None:
+        """In this process."""
+        await super().fill_lanes(there, lanes, limit)
+
+    async def fill_lanes(self, jobs: int, lanes: int, limit: int) -> None:
+        """By the run itself."""
 
     async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
         """There is no driver: the job of an id that nobody has."""
@@ -385,7 +392,6 @@ class OnPostgres(Jobmill):
     rate = (1_300, 30_000)
 
     async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
-        """With asyncpg."""
         import asyncpg
 
         connection = await asyncpg.connect(self.url)
@@ -400,7 +406,6 @@ class OnRedis(Jobmill):
     rate = (4_000, 38_000)
 
     async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
-        """With redis-py."""
         from redis.asyncio import Redis
 
         client: Any = await opened.enter_async_context(Redis.from_url(self.url))
@@ -415,7 +420,6 @@ class OnMongo(Jobmill):
     rate = (350, 4_300)
 
     async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
-        """With PyMongo."""
         from pymongo import AsyncMongoClient
 
         client: Any = await opened.enter_async_context(

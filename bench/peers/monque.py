@@ -30,7 +30,6 @@ class FindAndModify(AsyncQueue):
     rate = (300, 500)
 
     async def install(self) -> None:
-        """Its indexes."""
         await self._monque.create_indexes()
 
     @asynccontextmanager
@@ -45,11 +44,9 @@ class FindAndModify(AsyncQueue):
             yield
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._monque.enqueue(self._monque.document("job", {"number": number}))
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._monque.enqueue_many([self._monque.document("job") for _ in range(size)])
 
     def drain(self, jobs: int, handler: Handler, slots: int, until: Callable[[], T]) -> T:

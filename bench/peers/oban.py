@@ -35,19 +35,12 @@ class Oban(AsyncQueue):
         return super().missing()
 
     async def install(self) -> None:
-        """Its tables."""
         from oban.schema import install
 
         await install(self._pool)
 
     @asynccontextmanager
-    async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """With its own pool; it starts no queue."""
-        async with self._opened(lambda _: None):
-            yield
-
-    @asynccontextmanager
-    async def _opened(self, handler: Handler, **options: Any) -> AsyncIterator[None]:
+    async def opened(self, handler: Handler, **options: Any) -> AsyncIterator[None]:
         from oban import Oban as App
         from oban import worker
 
@@ -69,15 +62,12 @@ class Oban(AsyncQueue):
             await self._pool.close()
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._oban.enqueue(self._new({"number": number}))
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._oban.enqueue_many([self._new({}) for _ in range(size)])
 
     @asynccontextmanager
     async def working(self, handler: Handler, slots: int) -> AsyncIterator[None]:
-        """One queue."""
-        async with self._opened(handler, queues={QUEUE: slots}):
+        async with self.opened(handler, queues={QUEUE: slots}):
             yield

@@ -56,11 +56,9 @@ class PgQueuer(AsyncQueue):
                 yield
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._queries.enqueue("job", str(number).encode())
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._queries.enqueue(["job"] * size, [b"0"] * size, [0] * size)
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench.queues import About, AsyncQueue, Handler, cancel, running
+from bench.queues import About, AsyncQueue, Handler, cancel, job_of, running
 
 
 class Procrastinate(AsyncQueue):
@@ -28,40 +28,27 @@ class Procrastinate(AsyncQueue):
     rate = (450, 600)
 
     async def install(self) -> None:
-        """Its schema."""
         await self._app.schema_manager.apply_schema_async()
 
     @asynccontextmanager
-    async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """An app whose handler does nothing."""
-        async with self._opened(lambda _: None):
-            yield
-
-    @asynccontextmanager
-    async def _opened(self, handler: Handler) -> AsyncIterator[None]:
+    async def opened(self, handler: Handler) -> AsyncIterator[None]:
         from procrastinate import App, PsycopgConnector
 
-        async def job(number: int = 0) -> None:
-            if (done := handler(number)) is not None:
-                await done
-
         self._app: Any = App(connector=PsycopgConnector(conninfo=self.url))
-        self._job: Any = self._app.task(name="job")(job)
+        self._job: Any = self._app.task(name="job")(job_of(handler))
         async with self._app.open_async():
             yield
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._job.defer_async(number=number)
 
     async def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         await self._job.batch_defer_async(*[{}] * size)
 
     @asynccontextmanager
     async def working(self, handler: Handler, slots: int) -> AsyncIterator[None]:
         """Cancelled at the end."""
-        async with self._opened(handler):
+        async with self.opened(handler):
             worker = self._app.run_worker_async(concurrency=slots, install_signal_handlers=False)
             async with running(worker, cancel):
                 yield

@@ -41,15 +41,12 @@ class Rq(MainThreadQueue):
         self._queue: Any = Queue("default", connection=Redis.from_url(self.url, max_connections=1_000))
 
     def enqueue(self, number: int = 0) -> None:
-        """One job."""
         self._queue.enqueue(job, number)
 
     def enqueue_many(self, size: int) -> None:
-        """Jobs in one call."""
         self._queue.enqueue_many([self._queue.prepare_data(job) for _ in range(size)])
 
     def work(self, handler: Handler, slots: int) -> None:
-        """In the main thread."""
         from rq import SimpleWorker
 
         handlers.append(handler)

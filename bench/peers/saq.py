@@ -36,7 +36,6 @@ class Saq(AsyncQueue):
             await self._queue.disconnect()
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._queue.enqueue("job", number=number)
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench.queues import About, AsyncQueue, Handler, running
+from bench.queues import About, AsyncQueue, Handler, job_of, running
 
 #: While it looks for jobs of others it may not stop; the end of its connections ends it then.
 STOPS_WITHIN_S = 2.0
@@ -34,22 +34,12 @@ class Taskiq(AsyncQueue):
     rate = (2_500, 3_000)
 
     @asynccontextmanager
-    async def connected(self, callers: int = 1) -> AsyncIterator[None]:
-        """With its own pool."""
-        async with self._opened(lambda _: None):
-            yield
-
-    @asynccontextmanager
-    async def _opened(self, handler: Handler) -> AsyncIterator[None]:
+    async def opened(self, handler: Handler) -> AsyncIterator[None]:
         from taskiq_redis import RedisStreamBroker
-
-        async def job(number: int = 0) -> None:
-            if (done := handler(number)) is not None:
-                await done
 
         logging.getLogger("taskiq").setLevel(logging.ERROR)
         self._broker: Any = RedisStreamBroker(self.url)
-        self._job: Any = self._broker.task(task_name="job")(job)
+        self._job: Any = self._broker.task(task_name="job")(job_of(handler))
         await self._broker.startup()
         try:
             yield
@@ -57,7 +47,6 @@ class Taskiq(AsyncQueue):
             await self._broker.shutdown()
 
     async def enqueue(self, number: int = 0) -> None:
-        """One job."""
         await self._job.kiq(number)
 
     @asynccontextmanager
@@ -65,7 +54,7 @@ class Taskiq(AsyncQueue):
         """As `taskiq worker` runs a receiver, and stops it."""
         from taskiq.receiver import Receiver
 
-        async with self._opened(handler):
+        async with self.opened(handler):
             self._broker.is_worker_process = True
             event = asyncio.Event()
 

@@ -2,7 +2,7 @@
 import { MongoBackend, MongoChangeStreamNotificationChannel } from "@agendajs/mongo-backend";
 import { Agenda } from "agenda";
 import { MongoClient } from "mongodb";
-import { draining, holding, main, oneByOne, sleep, starting, untilKilled, withGaps } from "./child.mjs";
+import { draining, main, measures } from "./child.mjs";
 
 const COLLECTION = "agendaJobs";
 const AT_ONCE = 1_000;
@@ -25,7 +25,21 @@ async function withAgenda(url, options, use) {
   return use(agenda, db.collection(COLLECTION));
 }
 
+/** Only the worker of pickups is notified. */
+const working = (url, slots, name, run) =>
+  withAgenda(url, { isNotified: name === "pick", maxConcurrency: slots }, async (agenda) => {
+    agenda.define(name, async (job) => run(job.attrs.data.number), { concurrency: slots });
+    await agenda.start();
+    return async () => {};
+  });
+
 await main({
+  ...measures({
+    enqueueing: (url, use) => withAgenda(url, {}, use),
+    add: (agenda, name, data) => agenda.now(name, data),
+    working,
+  }),
+
   /** Waiting jobs: copies of one of its own, because it has no bulk call. */
   fill: ({ url, jobs }) =>
     withAgenda(url, {}, async (agenda, collection) => {
@@ -50,30 +64,5 @@ await main({
       clock.begin();
       await agenda.start();
       return clock.settled();
-    }),
-
-  enqueue: ({ url, ...how }) => withAgenda(url, {}, (agenda) => oneByOne(() => agenda.now("noop", {}), how)),
-
-  /** The worker's side of the pickups: says that it is ready, and when it started each job. */
-  pickup: ({ url, jobs, seconds, slots }) =>
-    withAgenda(url, { isNotified: true, maxConcurrency: slots }, async (agenda) => {
-      const starts = starting(jobs);
-      agenda.define("pick", async (job) => starts.start(job.attrs.data.number), { concurrency: slots });
-      await agenda.start();
-      await sleep(1_000); // it does not say when it sleeps
-      return starts.wait(seconds);
-    }),
-
-  /** The client's side. */
-  pickupEnqueue: ({ url, gaps }) =>
-    withAgenda(url, {}, (agenda) => withGaps((number) => agenda.now("pick", { number }), gaps)),
-
-  hold: ({ url }) => withAgenda(url, {}, (agenda) => agenda.now("hold", {}).then(() => null)),
-
-  work: ({ url, slots, path }) =>
-    withAgenda(url, { maxConcurrency: slots }, async (agenda) => {
-      agenda.define("hold", holding(path), { concurrency: slots });
-      await agenda.start();
-      await untilKilled();
     }),
 });

@@ -12,7 +12,7 @@ const halt = (word) => {
   say(word);
   readSync(0, Buffer.alloc(1));
 };
-export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
 
 /** Seconds and CPU of this process from now on; `ran` returns what a number of jobs took. */
@@ -64,7 +64,7 @@ async function metered(use) {
 }
 
 /** Each caller enqueues one job, awaits the answer, and enqueues the next. */
-export const oneByOne = (add, { callers, jobs, seconds }) =>
+const oneByOne = (add, { callers, jobs, seconds }) =>
   metered(async (watch) => {
     let begun = 0;
     const call = async () => {
@@ -78,7 +78,7 @@ export const oneByOne = (add, { callers, jobs, seconds }) =>
   });
 
 /** One caller enqueues `size` jobs with each call. */
-export const inBulk = (add, { size, jobs, seconds }) =>
+const inBulk = (add, { size, jobs, seconds }) =>
   metered(async (watch) => {
     let done = 0;
     while (done < jobs && watch.seconds() < seconds) {
@@ -89,7 +89,7 @@ export const inBulk = (add, { size, jobs, seconds }) =>
   });
 
 /** Enqueue one numbered job after each gap (in seconds): when each call began, and when it returned. */
-export async function withGaps(add, gaps) {
+async function withGaps(add, gaps) {
   const pickups = { called: [], returned: [] };
   for (const [number, gap] of gaps.entries()) {
     await sleep(gap * 1_000);
@@ -101,7 +101,7 @@ export async function withGaps(add, gaps) {
 }
 
 /** When each job of a worker started, by its number; `wait` says that it is ready. */
-export function starting(jobs) {
+function starting(jobs) {
   const started = Array(jobs).fill(0);
   let left = jobs;
   let last;
@@ -120,16 +120,61 @@ export function starting(jobs) {
 }
 
 /** A handler that tells of its start in a file and then waits, for a worker that is going to be killed. */
-export const holding = (path) => () => {
+const holding = (path) => () => {
   appendFileSync(path, "started\n");
   return new Promise(() => {});
 };
 
 /** Says that the worker is ready; it works until it is killed. */
-export const untilKilled = () => {
+const untilKilled = () => {
   say(READY);
   return new Promise(() => {});
 };
+
+/**
+ * The commands that are alike for all. `enqueueing(url, use)` gives `use` a connected queue, and closes it;
+ * `add(queue, name, data)` and `addMany(queue, size)` enqueue with it. `working(url, slots, name, run, options)` starts a
+ * worker, which calls `run` with the number of each job, and answers how to close it. `looking(url)` answers `isLeft`,
+ * which tells whether the database holds a live job, and `close`.
+ */
+export const measures = ({ enqueueing, add, addMany, working, looking }) => ({
+  /** One worker runs the no-op jobs; the clock stops when the database holds none. */
+  async drain({ url, jobs, slots, options }) {
+    const look = await looking(url);
+    await look.isLeft();
+    const clock = draining(jobs, look.isLeft);
+    const close = await working(url, slots, "noop", clock.run, options);
+    const answer = await clock.settled();
+    await close();
+    await look.close();
+    return answer;
+  },
+
+  enqueue: ({ url, ...how }) => enqueueing(url, (queue) => oneByOne(() => add(queue, "noop", {}), how)),
+
+  bulk: ({ url, ...how }) => enqueueing(url, (queue) => inBulk(() => addMany(queue, how.size), how)),
+
+  /** The worker's side of the pickups: says that it is ready, and when it started each job. */
+  async pickup({ url, jobs, seconds, slots, options }) {
+    const starts = starting(jobs);
+    const close = await working(url, slots, "pick", starts.start, options);
+    await sleep(1_000); // none of them says when it sleeps or listens
+    const started = await starts.wait(seconds);
+    await close();
+    return started;
+  },
+
+  /** The client's side. */
+  pickupEnqueue: ({ url, gaps }) =>
+    enqueueing(url, (queue) => withGaps((number) => add(queue, "pick", { number }), gaps)),
+
+  hold: ({ url }) => enqueueing(url, (queue) => add(queue, "hold", {}).then(() => null)),
+
+  async work({ url, slots, path, options }) {
+    await working(url, slots, "hold", holding(path), options);
+    await untilKilled();
+  },
+});
 
 /** Run the command that the command line names; the last line of stdout is its answer. */
 export async function main(commands) {
