@@ -21,6 +21,7 @@ from jobmill.core.events import Event, claim_events, job_event, progress_event, 
 from jobmill.core.findings import Finding, StoreFacts, reachable
 from jobmill.core.job import FINAL, KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep, State
 from jobmill.core.queue_limits import QueueLimits, changed_settings
+from jobmill.core.queue_settings import LaneChange, LaneSettings
 from jobmill.core.stats import matches
 from jobmill.core.tallies import Tally
 from jobmill.core.unique_policy import Owner, Replace, when_taken
@@ -29,6 +30,7 @@ from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.common.ids import new_id
+from jobmill.stores.common.lane_book import LaneBook
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.common.response import response_ms
 from jobmill.stores.common.taken_keys import TakenKeys
@@ -254,7 +256,7 @@ def settle(db: Database, now_ms: int, jobs: Jobs, done: values.Settlement) -> va
     publish(db, now_ms, settlement_events(done, now_ms))
     stored.token, stored.keep = None, done.keep or Keep()
     run = whole_jobs.finished_run(stored.job, done, now_ms)
-    save(db, stored, **whole_jobs.settled_fields(stored.job, done, now_ms))
+    save(db, stored, **whole_jobs.settled_fields(stored.job, done, now_ms, strict=is_strict(db, stored.job)))
     if done.runs is not None and stored.job.state == "waiting":
         db.write("runs", run.id, msgspec.json.encode(run))
     if done.outcome == "suspended":
@@ -287,6 +289,7 @@ def exchange(
 ) -> values.Exchanged:
     jobs = all_jobs(db)
     settled = [settle(db, now_ms, jobs, done) for done in settlements]
+    fill_lanes(db, now_ms, jobs)
     claimed: list[values.Claimed | values.Broken] = []
     dues: list[int | None] = []
     if claim is not None:
@@ -331,7 +334,8 @@ def lease_one(db: Database, now_ms: int, stored: JobRecord, claim: values.Claim)
     stored.token, stored.lease_until_ms = claim.token, now_ms + claim.lease_ms
     save(db, stored, **whole_jobs.claimed_fields(stored.job, claim, now_ms, uncounted=uncounted))
     publish(db, now_ms, claim_events(stored.job, now_ms, lease_lost=recovered_from is not None))
-    lease = values.Lease(stored.job.id, claim.token, stored.job.queue, stored.job.name, stored.lease_until_ms)
+    job, until_ms = stored.job, stored.lease_until_ms
+    lease = values.Lease(job.id, claim.token, job.queue, job.name, until_ms, lane=job.lane)
     try:
         msgspec.json.decode(stored.job.payload_json)
     except msgspec.DecodeError as error:
@@ -348,6 +352,9 @@ def next_due(
     held = [stored for stored in mine if stored.job.state == "running" and stored.lease_until_ms > now_ms]
     ends = [stored.lease_until_ms for stored in held] if counts_leases else []
     running = sum(stored.job.state == "running" for stored in own)
+    with lane_book(db) as book:
+        of_lanes = book.next_ms(queue, [stored.job for stored in own], now_ms)
+    dues += [] if of_lanes is None else [of_lanes]
     limits, first = load_queue(db, queue).limits, min(dues, default=None)
     return whole_jobs.claimable_ms(limits, first, running, now_ms, min(ends, default=None))
 
@@ -693,6 +700,49 @@ def audit_log(db: Database, now_ms: int, filter: AuditFilter, cursor: str | None
         return state.audit_log(now_ms, filter, cursor, limit)
 
 
+@contextmanager
+def lane_book(db: Database) -> Iterator[LaneBook]:
+    record = db.read("lanes", "all")
+    book = LaneBook() if record is None else msgspec.json.decode(record, type=LaneBook)
+    yield book
+    db.write("lanes", "all", msgspec.json.encode(book))
+
+
+def fill_lanes(db: Database, now_ms: int, jobs: Jobs) -> None:
+    """Give free slots of lanes to their next jobs."""
+    if any(stored.job.lane is not None and stored.job.state in LIVE for stored in jobs.values()):
+        rules = {queue: one.lanes for queue, one in settings(db, now_ms).items()}
+        with lane_book(db) as book:
+            fields = book.fill(((stored.seq, stored.job) for stored in jobs.values()), rules, now_ms)
+        for id, new_fields in fields.items():
+            save(db, jobs[id], **new_fields)
+
+
+def is_strict(db: Database, job: Job) -> bool:
+    if job.lane is None:
+        return False
+    with lane_book(db) as book:
+        return book.limits(job.queue, job.lane, load_queue(db, job.queue).limits.settings.lanes).strict
+
+
+def configure_lane(db: Database, now_ms: int, queue: str, lane: str, change: LaneChange) -> LaneSettings:
+    with lane_book(db) as book:
+        return book.configure(queue, lane, change)
+
+
+def lanes(
+    db: Database,
+    now_ms: int,
+    queue: str,
+    names: Sequence[str] | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[values.Lane]:
+    jobs = matching(db, values.Filter(queue=queue))
+    with lane_book(db) as book:
+        return book.lanes(queue, jobs, names, after, limit, now_ms)
+
+
 #: How often a sleeping worker looks for jobs of other processes.
 POLL_SECONDS = 0.5
 
@@ -707,7 +757,10 @@ def verb(function: Callable[Concatenate[Database, int, P], T], *, wakes: bool = 
     async def run(self: "SlowStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
             with self.database.transaction():
-                return function(self.database, self.database.now(), *args, **kwargs)
+                answer = function(self.database, self.database.now(), *args, **kwargs)
+                if wakes:
+                    fill_lanes(self.database, self.database.now(), all_jobs(self.database))
+                return answer
 
         answer = await asyncio.to_thread(work)
         if wakes and all(args[:1]):  # an exchange without settlements makes no work for others
@@ -764,6 +817,7 @@ class SlowStore:
     exchange = verb(exchange, wakes=True)
     change = verb(change, wakes=True)
     configure = verb(configure, wakes=True)
+    configure_lane = verb(configure_lane, wakes=True)
     flush_outbox = verb(flush_outbox, wakes=True)
     signal = verb(signal, wakes=True)
     extend = verb(extend)
@@ -778,6 +832,7 @@ class SlowStore:
     logs = verb(logs)
     purge = verb(purge)
     settings = verb(settings)
+    lanes = verb(lanes)
     publish = verb(publish)
     events = verb(events)
     announce = verb(announce)

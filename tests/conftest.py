@@ -5,6 +5,9 @@ Without `--store` the tests of all stores run. Without `--all` two kinds of test
 server. A file that the command line names runs whole, but for older versions; a test that it names with its parameters
 runs in any case.
 
+On a server only the first case of a parametrised test is not `slow`, if memory or SQLite has all its cases; and none of
+the contract on PostgreSQL and MongoDB.
+
 Tests marked `alone` measure time. While one runs, the other test processes wait; so they come last.
 
 A test that uses the fixture `store_name` runs once per store; `@pytest.mark.stores("sqlite")` says that a test is only
@@ -23,6 +26,8 @@ indexes, for which tests that run on every store do not wait: those have one dat
 `mongo_standalone_url` one in a server that is in no set. `own_mongo` (one member) and `mongo_replica_set` (three) are
 one test's own, and may be killed.
 
+`tmp_path` is in memory where there is room: a disk lets SQLite wait for each commit.
+
 `serving(app)` is the address of an ASGI app, `proxying(...)` that of an nginx before it, and `tabs.open(url)` a page of
 a real browser. The test fails if anything went wrong in one of its pages; see tests/kit/browser.py.
 """
@@ -31,6 +36,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import os
 import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence, Set
@@ -65,7 +72,25 @@ LONG = (
     "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
     "tests/usage/test_outcomes.py",
     "::test_threads_",
+    "::test_the_kit_on_every_store",
 )
+#: Where the contract takes several times as long as on the others: each test makes new connections.
+LONG_CONTRACTS = ("postgres", "mongo")
+
+#: One that takes long on SQLite as well.
+LONG_MODEL = "test_every_long_sequence_of_verbs_"
+
+#: Tests of the contract that take long on the example store, which reads all jobs for each search.
+LONG_ON_EXAMPLE = (
+    "test_the_first_page_of_a_large_queue_behind_newer_jobs_is_full",
+    "test_many_to_one",
+    "test_one_to_many",
+    "test_a_search_through_more_jobs_than_one_page_examines",
+)
+
+#: If a call is cancelled while pymongo connects, pymongo leaves the socket to Python, which closes it at once and warns
+#: (`_async_create_connection` of 4.19 closes it after an OSError only).
+CANCELLED_CONNECTS = r"ignore:unclosed <socket\.socket .* proto=6:ResourceWarning"
 
 #: Hypothesis: examples of the model, and of properties that give no number. `--all` has Hypothesis' own default.
 FEW_EXAMPLES = 30
@@ -98,9 +123,30 @@ def pytest_configure(config: pytest.Config) -> None:
         if name not in STORES:
             raise pytest.UsageError(f"--store {name}: there is no such store; known are {', '.join(STORES)}")
 
+    if sys.platform == "linux":
+        _write_to_memory()
     if not config.getoption("--all"):
         hypothesis.settings.register_profile("few", max_examples=FEW_EXAMPLES)
         hypothesis.settings.load_profile("few")
+
+
+def _write_to_memory() -> None:
+    """Have `tmp_path` in memory, unless tests could not run the programs that they write there."""
+    from tests.kit.places import MEMORY, has_room_in_memory
+
+    if has_room_in_memory() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """No garbage is collected meanwhile, nor later among the many objects that are made here and live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @functools.cache
@@ -166,8 +212,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    begun: set[tuple[str, str]] = set()
     for item in items:
         _mark(item)
+        if _repeats(item, begun):
+            item.add_marker(pytest.mark.slow)
     kept = items
     if chosen := config.getoption("--store"):
         kept = [item for item in kept if _is_for(item, chosen)]
@@ -186,11 +235,37 @@ def _mark(item: pytest.Item) -> None:
     folder = item.path.relative_to(HERE).parts[0]
     if folder in EXTENDED_FOLDERS or (MODEL in item.name and folder != "contract"):
         item.add_marker(pytest.mark.extended)
-    if folder == "browser" and _params(item).get("store_name") in SERVERS:
-        item.add_marker(pytest.mark.extended)
-    takes_long = any(part in item.nodeid for part in LONG)
-    if _is_of_older_version(item) or (takes_long and _params(item).get("store_name") in SERVERS):
+    if folder == "browser":
+        item.add_marker(pytest.mark.slow)  # the browser's start alone takes long
+        if _params(item).get("store_name") in SERVERS:
+            item.add_marker(pytest.mark.extended)
+    if _params(item).get("store_name") == "mongo":
+        item.add_marker(pytest.mark.filterwarnings(CANCELLED_CONNECTS))
+    takes_long = any(part in item.nodeid for part in LONG) and _params(item).get("store_name") in SERVERS
+    if folder == "contract" and _params(item).get("store_name") in LONG_CONTRACTS:
+        takes_long = True
+    if LONG_MODEL in item.name and _params(item).get("store_name") == "sqlite":
+        takes_long = True
+    if item.path.name == "test_writing_a_store.py":
+        takes_long = item.name.startswith(LONG_ON_EXAMPLE)
+    if takes_long or _is_of_older_version(item):
         item.add_marker(pytest.mark.slow)
+
+
+def _repeats(item: pytest.Item, begun: set[tuple[str, str]]) -> bool:
+    """Whether this is another case of a test that has one on this server already; memory or SQLite has all its cases.
+
+    `begun`: the tests so far, each with its server.
+    """
+    store_name = str(_params(item).get("store_name"))
+    if store_name not in SERVERS or not {"memory", "sqlite"} & set(_meant(item)) or _is_of_older_version(item):
+        return False
+    if item.path.is_relative_to(HERE / "upgrade"):  # what an older version wrote differs from store to store
+        return False
+    case = (item.nodeid.partition("[")[0], store_name)
+    is_another = case in begun
+    begun.add(case)
+    return is_another
 
 
 def _is_left_out(item: pytest.Item, arguments: Sequence[str], files: Set[Path]) -> bool:

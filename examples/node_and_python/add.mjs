@@ -5,7 +5,9 @@ import { Queue, QueueEvents } from "bullmq";
 const connection = { url: process.env.REDIS_URL ?? "redis://localhost:6379" };
 const shop = new Queue("shop", { connection });
 const python = new Queue("python", { connection });
-const ends = { shop: new QueueEvents("shop", { connection }), python: new QueueEvents("python", { connection }) };
+// From the first event on. By default, QueueEvents misses what happens between its start and its first read.
+const events = { connection, lastEventId: "0-0" };
+const ends = { shop: new QueueEvents("shop", events), python: new QueueEvents("python", events) };
 await Promise.all([ends.shop.waitUntilReady(), ends.python.waitUntilReady()]);
 
 const items = ["tea", "coffee", "milk"];

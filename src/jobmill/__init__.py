@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     from jobmill.core.changes import Changed
     from jobmill.core.due import Held
     from jobmill.core.events import Event
-    from jobmill.core.explain import Reason
     from jobmill.core.findings import Finding
     from jobmill.core.job import Attempt, Job, Keep, Progress, State
+    from jobmill.core.queue_settings import LaneRule, LaneSettings
+    from jobmill.core.reasons import Reason
     from jobmill.core.retry import Backoff, exponential, fixed
     from jobmill.core.tallies import Tally
     from jobmill.core.usage import Usage
-    from jobmill.core.values import Count, Depth, LogLine, Page, Pause, QueueSettings, Stats
+    from jobmill.core.values import Count, Depth, Lane, LogLine, Page, Pause, QueueSettings, Stats
     from jobmill.dashboard import Access, Dashboard
     from jobmill.handlers.context import Context
     from jobmill.handlers.draft import Draft, Group
@@ -93,6 +94,9 @@ __all__ = [
     "JobOutcome",
     "JobmillError",
     "Keep",
+    "Lane",
+    "LaneRule",
+    "LaneSettings",
     "LogLine",
     "LoginRefused",
     "MissingExtra",
@@ -140,10 +144,11 @@ _HOMES = {
     "jobmill.core.audit": ("AuditEntry", "AuditPage"),
     "jobmill.core.changes": ("Changed",),
     "jobmill.core.due": ("Held",),
-    "jobmill.core.explain": ("Reason",),
     "jobmill.core.findings": ("Finding",),
+    "jobmill.core.queue_settings": ("LaneRule", "LaneSettings"),
+    "jobmill.core.reasons": ("Reason",),
     "jobmill.core.tallies": ("Tally",),
-    "jobmill.core.values": ("Count", "Depth", "LogLine", "Page", "Pause", "QueueSettings", "Stats"),
+    "jobmill.core.values": ("Count", "Depth", "Lane", "LogLine", "Page", "Pause", "QueueSettings", "Stats"),
     "jobmill.core.events": ("Event",),
     "jobmill.core.job": ("Attempt", "Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),

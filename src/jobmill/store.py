@@ -26,6 +26,7 @@ from jobmill.core.events import Event
 from jobmill.core.findings import Finding
 from jobmill.core.flows import Dependency, Dependent, Recorded, Signal, Signalled, Step
 from jobmill.core.job import Job
+from jobmill.core.queue_settings import LaneChange, LaneSettings
 from jobmill.core.tallies import Tally
 from jobmill.core.usage import Usage
 from jobmill.core.values import (
@@ -38,6 +39,7 @@ from jobmill.core.values import (
     Exchanged,
     Filter,
     FlowCount,
+    Lane,
     Lease,
     LogLine,
     NewJob,
@@ -94,6 +96,9 @@ class Store(Protocol):
         then, or as long as its job is live, for jobs with such a policy: also if the job was removed by its retention.
         It is free again when the job is cancelled, or removed by `change`. What an enqueue without such a policy does
         meanwhile is up to the store. Jobs of flows and recurring jobs have no policy.
+
+        A job with a lane gets a slot, or is held by its lane (`core.lanes`). A live job that takes over from a new one
+        keeps its own lane.
         """
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
@@ -113,6 +118,10 @@ class Store(Protocol):
         the same step (`core.changes.resolved`). Whether edges lead to it is read then: they may be younger than the
         lease. A call releases at most `MAX_RELEASED` jobs; the others are released by `flush_outbox`. A job with edges
         that lead to it stays in the store as long as those jobs, whatever its retention says.
+
+        A job with a lane that ends its slot gives it to the next job of its lane in the same step; `core.lanes` has the
+        rules. Before a claim, jobs of lanes that have become due stand in their lanes, and a lane whose rate allows
+        more gives slots. So `next_due_ms` is also not later than the next of these times.
 
         A suspended run is Refused, and nothing of it is stored, if it cannot wait for its children: one is recurring,
         waits for an unknown job, or waits for the suspended job itself.
@@ -160,7 +169,8 @@ class Store(Protocol):
     async def flush_outbox(self, limit: int = 1_000) -> int:
         """Release jobs whose dependencies have ended, where the call that ended these could not do so; how many.
 
-        It also finishes what a process has begun that ended meanwhile. Workers call it now and then, and after an
+        It also finishes what a process has begun that ended meanwhile, and gives free slots of lanes to jobs that
+        wait for them, where a process ended before it could. Workers call it now and then, and after an
         exchange with `has_outbox`; calling it at any time, and several times at once, is harmless.
         """
 
@@ -287,6 +297,23 @@ class Store(Protocol):
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         """The settings of these queues, or of all queues that have settings."""
+
+    async def configure_lane(self, queue: str, lane: str, change: LaneChange) -> LaneSettings:
+        """Change the settings of one lane; returns the settings after it. Atomic about the lane.
+
+        A lane that is paused, or whose limit is lower, takes back slots of jobs that have not begun. Jobs that run keep
+        theirs. The rule for all lanes of a queue is one of its settings (`QueueSettings.lanes`). After a change of the
+        rule, the slots of the first 1,000 lanes are right when `configure` returns; those of the others follow.
+        """
+
+    async def lanes(
+        self, queue: str, names: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Lane]:
+        """Lanes of a queue with live jobs or settings, by name: these, or those after `after`; at most `limit`.
+
+        Lanes in `names` that have neither are left out, and so are lanes of which every job is held by others as well.
+        For each lane and kind of job, at most `LANE_LIMIT` jobs are counted.
+        """
 
     async def publish(self, events: Sequence[Event]) -> None:
         """Add events to the feeds of their queues, where a feed is on."""

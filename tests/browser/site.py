@@ -26,6 +26,8 @@ class Shop:
     recurring: str
     flow: str
     large_flow: str
+    #: A job that waits for a slot of its lane.
+    in_lane: str
 
 
 def _histogram(ms: int, count: int) -> tuple[int, ...]:
@@ -85,7 +87,9 @@ async def open_shop(jobs: Client) -> Shop:
     await jobs.tick()
     await _claim(jobs)
     await _announce(jobs)
-    return Shop(failed.id, waiting.id, succeeded.id, running.id, recurring.id, flow, large_flow)
+    return Shop(
+        failed.id, waiting.id, succeeded.id, running.id, recurring.id, flow, large_flow, await _fill_lanes(jobs)
+    )
 
 
 async def _import_catalog(jobs: Client, pictures: int) -> str:
@@ -108,6 +112,28 @@ async def _import_catalog(jobs: Client, pictures: int) -> str:
     publish = jobs.draft("publish_range", {"range": "spring 2027"}).after(*images, *texts, even_if_failed=True)
     index = jobs.draft("index_products_of_the_whole_range").after(*texts)
     return (await jobs.draft("announce_range").after(publish, index).enqueue()).flow.id
+
+
+async def _fill_lanes(jobs: Client) -> str:
+    """A queue with a lane for each customer; the id of a job that waits for a slot."""
+    queue = jobs.queue("newsletters")
+    await queue.lanes(running=2, rate=(30, "1m"))
+    await queue.lane("bigco", running=10, strict=True, who="ada")
+    customers = {"acme": 4, "bigco": 14, "globex": 60, TEXT: 3, "long-name-" * 25: 3, "Ärzte ohne Grenzen e.V.": 1}
+    drafts = [
+        jobs.draft("send_newsletter", {"issue": issue}, queue=queue.name, lane=lane, delay="2h" if issue == 1 else "0s")
+        for lane, count in customers.items()
+        for issue in range(count)
+    ]
+    enqueued = await jobs.enqueue_many(drafts)
+    claim = Claim(
+        queues=(queue.name,), names={"send_newsletter": 5}, n=5, lease_ms=3_600_000, worker="worker-1", token="n"
+    )
+    await jobs.store.exchange([], claim)
+    await queue.lane("acme").pause(who="ada", note="they asked us to stop until Monday")
+    await queue.lane("initech", rate=(1, "1h"))
+    await jobs.enqueue_many([jobs.draft("send_newsletter", queue=queue.name, lane="initech") for _ in range(2)])
+    return enqueued[25].id
 
 
 async def _claim(jobs: Client) -> None:

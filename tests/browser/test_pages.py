@@ -35,6 +35,15 @@ PAGES = {
     "queues": "/queues",
     "queue": "/queues/mail",
     "queue-paused": "/queues/invoices",
+    "queue-lanes": "/queues/newsletters",
+    "lanes": "/lanes/newsletters",
+    "lane": "/lanes/newsletters?lane=bigco",
+    "lanes-none": "/lanes/mail",
+    "ask-lanes": "/ask/lanes/newsletters",
+    "ask-lane": "/ask/lane?queue=newsletters&lane=bigco",
+    "ask-pause-lane": "/ask/pause_lane?queue=newsletters&lane=acme",
+    "job-in-lane": "/jobs/{in_lane}",
+    "jobs-in-lane": "/jobs?state=held&q=queue%3Anewsletters",
     "errors": "/errors",
     "recurring": "/recurring",
     "flows": "/flows",
@@ -115,7 +124,7 @@ async def test_no_page_is_wider_than_the_screen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "recurring", "workers", "flow"])
+@pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "lanes", "recurring", "workers", "flow"])
 async def test_a_visitor_who_may_only_look(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], name: str
 ) -> None:
@@ -167,6 +176,9 @@ async def test_dialogs_and_menus_that_are_open(
     await check("requeue")
     for path, link in (
         ("/queues/mail", "Pause queue…"),
+        ("/queues/newsletters", "Change the rule…"),
+        ("/lanes/newsletters", "Limits…"),
+        ("/lanes/newsletters", "Pause…"),
         ("/recurring", "Edit…"),
         ("/recurring", "Add a schedule…"),
         (f"/jobs/{shop.failed}", "Edit and enqueue a copy…"),

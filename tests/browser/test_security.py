@@ -23,7 +23,7 @@ Serving = Callable[..., Awaitable[str]]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "step",
-    # 7 queries per path: every fifth address is one of each screen, and has each of the queries.
+    # 9 queries per path: every fifth address is one of each screen, and has each of the queries.
     [pytest.param(5, id="every fifth address"), pytest.param(1, id="every address", marks=pytest.mark.extended)],
 )
 async def test_no_stored_or_reflected_script_runs(tabs: Tabs, serving: Serving, tmp_path: Path, step: int) -> None:

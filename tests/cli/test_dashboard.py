@@ -102,6 +102,7 @@ def tabs() -> Iterator[list[Tab]]:
         tab.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_prints_its_link_and_ends_with_0_while_tabs_are_open(
     app: Shell, tabs: list[Tab], number: signal.Signals

@@ -34,6 +34,8 @@ NAMES = (
     "0007_log_lines",
     "0008_flows",
     "0009_taken_keys",
+    "0010_lanes",
+    "0011_rewind_positions",
 )
 RAN = "".join(f"ran {name}\n" for name in NAMES)
 

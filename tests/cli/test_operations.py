@@ -183,6 +183,32 @@ def test_metrics_of_the_store(busy: Shell) -> None:
     assert (default["queue"], default["desired"], mail["desired"]) == ("default", 0, 1)
 
 
+def test_metrics_of_lanes(busy: Shell) -> None:
+    assert "jobmill_lanes{" not in busy("metrics").stdout
+
+    async def work(jobs: jobmill.Client) -> None:
+        await jobs.queue("mail").lanes(running=1)
+        await jobs.queue("mail").lane("rated", running=5, rate=(1, "1h"))
+        await jobs.queue("mail").lane("closed").pause()
+        lanes = ("full", "full", "full", "free", "rated", "rated", "closed")
+        await jobs.enqueue_many(jobs.draft("send", queue="mail", lane=lane) for lane in lanes)
+        await jobs.enqueue("send", queue="mail", lane="free", delay="1h")
+        await jobs.queue("ruled").lanes(running=5)
+        await jobs.enqueue("send", queue="ruled", lane="a")
+        await jobs.queue("own").lane("a", running=1)
+        await jobs.enqueue_many(jobs.draft("send", queue="own", lane="a") for _ in range(2))
+
+    busy.do(work)
+    lines = busy("metrics").stdout.splitlines()
+    for state, count in (("running", 0), ("admitted", 3), ("ready", 4), ("later", 1)):
+        assert f'jobmill_lane_jobs{{queue="mail",state="{state}"}} {count}' in lines
+    for state in ("paused", "full", "limited", "free"):
+        assert f'jobmill_lanes{{queue="mail",state="{state}"}} 1' in lines
+    assert 'jobmill_lanes{queue="ruled",state="free"} 1' in lines, "a rule, and no job that waits for a slot"
+    assert 'jobmill_lanes{queue="own",state="full"} 1' in lines, "no rule, and a lane with limits of its own"
+    assert not [line for line in lines if line.startswith("jobmill_lane") and "default" in line]
+
+
 @pytest.mark.slow
 def test_metrics_and_scale_over_http(busy: Shell) -> None:
     process = busy.start("metrics", "--port", "0")

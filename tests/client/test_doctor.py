@@ -89,6 +89,36 @@ async def test_a_name_without_a_handler(jobs: jobmill.Client, clock: ManualClock
     assert (await _found(jobs, "unknown_names", "warning")).evidence == {"names": ["sent"]}
 
 
+async def test_a_lane_that_a_job_without_a_handler_blocks(jobs: jobmill.Client, clock: ManualClock) -> None:
+    await jobs.queue("default").lanes(running=1)
+    blocking = await jobs.enqueue("sent", lane="acme")
+    await jobs.enqueue("send", lane="acme")
+    await jobs.enqueue("send", lane="other")
+    clock.advance(61)
+    await _announce(jobs)
+    findings = {one.check: one for one in await jobs.examine()}
+    assert {check for check, one in findings.items() if one.level != "ok"} == {"unknown_names", "blocked_lanes"}
+    found = findings["blocked_lanes"]
+    assert found.evidence == {"ids": [blocking.id], "lanes": ["acme (queue default)"]}
+    assert f"jobs remove {blocking.id}" in str(found.remedy)
+    await jobs.remove(blocking.id)
+    assert (await _found(jobs, "blocked_lanes", "ok")).text == "no lane waits for a job that no worker can run"
+
+
+async def test_jobs_without_a_handler_behind_many_others_are_not_denied(
+    jobs: jobmill.Client, clock: ManualClock
+) -> None:
+    await jobs.enqueue_many(jobs.draft("send") for _ in range(doctor.OVERDUE_READ))
+    clock.advance(61)
+    await _announce(jobs)
+    assert "all jobs" in (await _found(jobs, "unknown_names", "ok")).text
+    await jobs.enqueue("sent", lane="acme")
+    clock.advance(61)
+    await _announce(jobs)
+    for check in ("unknown_names", "blocked_lanes"):
+        assert "the 100 jobs of each queue that have been due for longest" in (await _found(jobs, check, "ok")).text
+
+
 @pytest.mark.parametrize(("minutes", "level"), [(5, "ok"), (12, "warning")])
 async def test_a_long_run(jobs: jobmill.Client, clock: ManualClock, minutes: int, level: str) -> None:
     from jobmill.testing.contract.support import claim_one
@@ -165,6 +195,16 @@ async def test_workers_of_several_versions(jobs: jobmill.Client) -> None:
     await _announce(jobs)
     await _announce(jobs, "w2", version="2.0")
     assert (await _found(jobs, "mixed_versions", "warning")).evidence == {"versions": ["1.0", "2.0"]}
+
+
+async def test_a_recurrence_that_its_lane_holds_is_late(jobs: jobmill.Client, clock: ManualClock) -> None:
+    enqueued = await jobs.enqueue("send", every="1h", key="report", queue="mail", lane="night")
+    await jobs.queue("mail").lane("night").pause()
+    await _announce(jobs)
+    await _found(jobs, "late_recurrences", "ok")
+    clock.advance(62)
+    found = await _found(jobs, "late_recurrences", "error")
+    assert found.evidence == {"ids": [enqueued.id]}
 
 
 async def test_a_late_recurrence(jobs: jobmill.Client, clock: ManualClock) -> None:

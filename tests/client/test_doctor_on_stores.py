@@ -20,6 +20,7 @@ LEVELS = {
     "clock_skew": "warning",
     "no_worker": "error",
     "unknown_names": "warning",
+    "blocked_lanes": "warning",
     "long_runs": "warning",
     "lost_leases": "warning",
     "crashes": "warning",
@@ -32,8 +33,8 @@ LEVELS = {
 #: Possible products, and the number of the last migration.
 FACTS = {
     "memory": (["the memory of this process"], None),
-    "sqlite": (["SQLite"], 9),
-    "postgres": (["PostgreSQL"], 9),
+    "sqlite": (["SQLite"], 10),
+    "postgres": (["PostgreSQL"], 11),
     "redis": (["Redis", "Valkey"], None),
     "mongo": (["MongoDB"], None),
 }
@@ -49,7 +50,7 @@ async def test_each_check_finds_what_is_wrong(
 
     await jobs.enqueue("send", id="slow")
     await claim_one(jobs.store, queues=("default",), names=("send",), lease_ms=3_600_000, worker="w1-name")
-    await jobs.enqueue("sent", id="unknown")
+    await jobs.enqueue("sent", id="unknown", lane="acme")
     await jobs.enqueue("send", queue="mail", id="nobody")
     await jobs.cancel((await jobs.enqueue("send")).id)
     late = await jobs.enqueue("send", every="1h", key="late")
@@ -84,6 +85,7 @@ async def test_each_check_finds_what_is_wrong(
     assert found["clock_skew"].evidence == {"skew_ms": {"w1-name": -5_000}}
     assert found["no_worker"].evidence == {"queues": ["mail"]}
     assert found["unknown_names"].evidence == {"names": ["sent"]}
+    assert found["blocked_lanes"].evidence == {"ids": ["unknown"], "lanes": ["acme (queue default)"]}
     assert [one["id"] for one in found["long_runs"].evidence["jobs"]] == ["slow"]
     assert found["lost_leases"].evidence == {"lost": 5, "claimed": 100}
     assert found["crashes"].evidence == {"crashes": {"send": 2}}

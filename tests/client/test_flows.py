@@ -9,10 +9,13 @@ import pydantic
 import pytest
 
 from jobmill import Client, Group, InvalidValue, JobmillError, JobNotFound, JobOutcome
+from jobmill.core.changes import Changed
 from jobmill.core.flows import Dependency, find_cycle
 from jobmill.errors import DependencyFailed
 from jobmill.handlers.draft import Draft
+from jobmill.handlers.flow import Flow
 from jobmill.handlers.placeholders import filled
+from jobmill.testing import ManualClock
 
 
 class Order(pydantic.BaseModel):
@@ -271,3 +274,40 @@ def memory() -> Any:
     from jobmill.stores.memory.store import MemoryStore
 
     return MemoryStore()
+
+
+class Ticking:
+    """A client whose jobs run as soon as they are requeued, as beside a worker."""
+
+    def __init__(self, jobs: Client, clock: ManualClock) -> None:
+        self._jobs = jobs
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    async def requeue(self, **given: Any) -> Changed:
+        changed = await self._jobs.requeue(**given)
+        self._clock.advance(0.001)
+        await self._jobs.tick()
+        return changed
+
+
+async def test_a_retry_requeues_a_job_once_that_fails_again(jobs: Client, clock: ManualClock) -> None:
+    """A job that is refused lets the retry try again, and each round would run the failing job once more."""
+    ran: list[str] = []
+
+    @jobs.handler(max_attempts=1)
+    async def fails(name: str) -> None:
+        ran.append(name)
+        raise OSError(name)
+
+    elsewhere = await fails.enqueue("elsewhere")
+    await jobs.tick()
+    first = fails.draft("first")
+    last = await fails.draft("last").after(first, elsewhere.id).enqueue()
+    for _ in range(2):
+        await jobs.tick()
+    assert ran == ["elsewhere", "first"]
+    assert await Flow(Ticking(jobs, clock), last.flow.id).retry() == 1
+    assert ran == ["elsewhere", "first", "first"]

@@ -29,7 +29,7 @@ def main(url: str) -> None:
     ids["plain"] = add.delay(1, 2).id
     ids["named"] = mail.delay(to="ada", subject="Grüße").id
     ids["eta"] = add.apply_async((3,), eta=LATER).id
-    ids["countdown"] = add.apply_async((4,), countdown=86_400).id
+    ids["countdown"] = add.apply_async((4,), countdown=3_650 * 86_400).id  # longer than a recording is kept
     ids["gzip"] = add.apply_async((5, "x" * 1000), compression="gzip").id
     ids["bzip2"] = add.apply_async((6, "x" * 1000), compression="bzip2").id
     ids["priority"] = add.apply_async((7,), priority=9).id

@@ -46,5 +46,5 @@ def make(store_name: str, folder: Path) -> Harness:
         case "sqlite":
             from tests.contract.sqlite_harness import SqliteHarness
 
-            return SqliteHarness(folder / "jobs.db")
+            return SqliteHarness(stores_under_test.copied_sqlite(folder / "jobs.db"))
     raise ValueError(f"no harness for the store {store_name}")

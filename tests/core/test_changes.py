@@ -179,16 +179,16 @@ def test_a_delay_counts_from_the_release() -> None:
 
 
 def test_a_job_with_several_holders_waits_for_all() -> None:
-    lane = patch(Hold(by="lane"), subject("waiting", held=HELD)).fields["held"]
-    assert lane == structs.replace(HELD, by=("lane", "person"))
-    rest = patch(Release(), subject("waiting", held=lane)).fields
-    assert rest == {"held": Held(by=("lane",), due=at(7)), "updated_ms": NOW}
+    rule = patch(Hold(by="rule"), subject("waiting", held=HELD)).fields["held"]
+    assert rule == structs.replace(HELD, by=("person", "rule"))
+    rest = patch(Release(), subject("waiting", held=rule)).fields
+    assert rest == {"held": Held(by=("rule",), due=at(7)), "updated_ms": NOW}
 
 
 def test_only_a_holder_can_release() -> None:
     assert decide(Release(), subject("waiting"), NOW) == "the job is not held"
-    refused = decide(Release("lane"), subject("waiting", held=HELD), NOW)
-    assert refused == "the job is held by person, not by lane"
+    refused = decide(Release("rule"), subject("waiting", held=HELD), NOW)
+    assert refused == "the job is held by person, not by rule"
 
 
 def test_a_held_job_is_rescheduled_for_its_release() -> None:

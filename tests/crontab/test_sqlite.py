@@ -153,6 +153,7 @@ async def test_only_rows_that_match_the_condition_are_jobs(sqlite: SqliteHarness
     assert sorted(job.id for job in await store.lock_many(at(sqlite, 60), 9)) == ["a", "c"]
 
 
+@pytest.mark.slow
 async def test_more_rows_than_the_parameters_of_a_statement(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute("BEGIN")
     for n in range(2_000):

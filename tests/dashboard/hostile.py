@@ -20,7 +20,7 @@ TEXT: Final = f"{SCRIPT} javascript:alert(3) <svg onload=alert(4)> <style>*{{dis
 PARAMS: Final = (
     *("q", "state", "cursor", "range", "since", "until", "queue", "name", "key", "tenant", "id", "act", "who", "what"),
     *("worker", "log", "tab", "sort", "back", "done", "note", "page", "spread", "delay", "token", "zone", "order"),
-    "before",
+    *("before", "lane", "after"),
 )
 
 
@@ -47,6 +47,10 @@ async def fill(jobs: Client, clock: ManualClock | None = None) -> dict[str, str]
     draft = jobs.draft(SCRIPT, queue=SCRIPT, tenant=TEXT)
     flow = await jobs.draft(SCRIPT, id=f"{SCRIPT}flow").after(draft, even_if_failed=True).enqueue()
     await jobs.signal(flow.id, SCRIPT, {SCRIPT: TEXT})
+    await jobs.queue(SCRIPT).lanes(running=1, rate=(9, "1m"))
+    lane = [await jobs.enqueue(SCRIPT, queue=SCRIPT, lane=TEXT, tenant=TEXT) for _ in range(2)]
+    await jobs.queue(SCRIPT).lane(TEXT, running=1)
+    await jobs.queue(SCRIPT).lane(SCRIPT, strict=True).pause(who=TEXT, note=TEXT)
     await jobs.queue(SCRIPT).pause(who=TEXT, note=TEXT, until="1h")
     await jobs.mark(TEXT, who=TEXT)
     now_ms = jobs.store.now()
@@ -72,6 +76,7 @@ async def fill(jobs: Client, clock: ManualClock | None = None) -> dict[str, str]
         "held": held.id,
         "recurring": recurring.id,
         "flow": flow.id,
+        "in_lane": lane[1].id,
         "queue": SCRIPT,
         "worker": SCRIPT,
     }
@@ -88,6 +93,7 @@ def addresses(known: dict[str, str], screens: Iterable[Screen] = SCREENS) -> lis
         urlencode({"id": known["recurring"]}),
         urlencode({"id": known["flow"], "act": "flow_cancel", "tenant": ""}),
         urlencode({"id": known["worker"]}),
+        urlencode({"queue": SCRIPT, "lane": TEXT, "q": f'lane:"{SCRIPT}"', "back": "/queues"}),
         urlencode(dict.fromkeys(PARAMS, TEXT)),
     ]
     for screen in screens:

@@ -13,8 +13,8 @@ import jobmill
 from jobmill import Access, Client, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import to_datetime
-from jobmill.core.explain import CODES
 from jobmill.core.limits import MAX_ATTEMPTS
+from jobmill.core.reasons import CODES
 from jobmill.core.values import Claim, Report
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor

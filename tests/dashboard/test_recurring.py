@@ -220,10 +220,10 @@ async def test_pause_and_resume(jobs: Client, visitor: Visitor, clock: ManualClo
 
 async def test_what_something_else_holds_is_not_called_paused(jobs: Client, visitor: Visitor) -> None:
     id = await _daily(jobs)
-    await jobs.store.change([id], Hold(by="lane"))
+    await jobs.store.change([id], Hold(by="jobs"))
     row = await _row(visitor)
-    assert (row["is_paused"], row["held_by"]) == (False, ["lane"])
-    assert "Held by lane" in (await visitor.get("/recurring")).words
+    assert (row["is_paused"], row["held_by"]) == (False, ["jobs"])
+    assert "Held by jobs" in (await visitor.get("/recurring")).words
 
 
 async def test_run_now_is_one_more_run(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:

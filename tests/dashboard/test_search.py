@@ -17,7 +17,7 @@ from jobmill import Dashboard
 from jobmill.core.values import Filter
 from jobmill.dashboard import Access
 from jobmill.dashboard.search import TABS, possible_id, search_of, with_words
-from jobmill.dashboard.view import NotAllowed, View
+from jobmill.dashboard.view import NotAllowed, View, search_text
 from jobmill.errors import InvalidValue
 from jobmill.stores.memory import MemoryStore
 from jobmill.testing import ManualClock
@@ -51,6 +51,7 @@ def filter_of(q: str, state: str | None = None) -> Filter:
         ("error:app.errors.Timeout", Filter(error_type="app.errors.Timeout")),
         ("tenant:acme unique:order-7", Filter(tenant="acme", unique_key="order-7")),
         ('tenant:"Acme & Sons"', Filter(tenant="Acme & Sons")),
+        ('lane:"<b> / ? #" queue:mail', Filter(lane="<b> / ? #", queue="mail")),
         ("unique:a:b:c", Filter(unique_key="a:b:c")),
         ("tenant:O'Brien", Filter(tenant="O'Brien")),
         ("unique:C:\\temp", Filter(unique_key="C:\\temp")),
@@ -233,6 +234,14 @@ def test_every_filter_can_be_written_and_its_chips_mean_the_same(wanted: dict[st
         others = [one for one in search.chips if one != chip]
         assert search_of(view, " ".join(others), tab).chips == others
         assert search_of(view, chip, tab).chips == [chip]
+
+
+@patient
+@given(st.dictionaries(st.sampled_from(("queue", "tenant", "lane", "flow", "name")), odd_texts))
+def test_a_link_to_a_search_means_what_it_was_made_of(wanted: dict[str, Any]) -> None:
+    search = search_of(view_of(), search_text(wanted), None)
+    assert search.filter == Filter(**wanted)
+    assert search.q == search_text(wanted) or "*" in search.q
 
 
 @patient

@@ -56,6 +56,7 @@ def check_headers(answer: Answer, kept: str = "no-store") -> None:
     assert (answer.headers.get("referrer-policy"), answer.headers.get("cache-control")) == ("same-origin", kept)
 
 
+@pytest.mark.slow
 async def test_every_answer_has_the_headers(jobs: Client, visitor: Visitor, guarded: Visitor) -> None:
     known = await fill(jobs)
     answers = [await visitor.get(address) for address in addresses(known)]
@@ -619,6 +620,9 @@ def forms(known: dict[str, str]) -> list[dict[str, Any]]:
         "due_at": "2030-01-01T00:00",
         "count": "5",
         "sure": "1",
+        "lane": known["queue"],
+        "running": "7",
+        "strict": "yes",
     }
     ids = [known[one] for one in ("failed", "succeeded", "waiting", "held", "recurring")]
     return [{**shared, "id": id} for id in ids] + [{**shared, "id": ids, "ids": ids}]
@@ -680,6 +684,7 @@ async def test_no_page_changes_anything(stored: tuple[Client, dict[str, str]], f
     assert dump(file) == before
 
 
+@pytest.mark.slow
 async def test_a_read_only_dashboard_offers_no_act(stored: tuple[Client, dict[str, str]]) -> None:
     client, known = stored
     all_acts, none = Visitor(Dashboard(client)), Visitor(Dashboard(client, read_only=True))

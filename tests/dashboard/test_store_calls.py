@@ -43,6 +43,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         *("/errors?range=1h", "/errors?range=8h", "/errors?range=24h", "/errors?range=7d"),
         *("/jobs/{full}", "/jobs/{full}?log=1", "/jobs/{id}"),
         *("/flows", "/flows/small", "/flows/large", "/ask/flow?act=flow_cancel&id=large"),
+        *("/queues/mail", "/lanes/mail", "/lanes/mail?lane=acme", "/lanes/mail?back=/queues/mail", "/ask/lanes/mail"),
+        *(
+            "/ask/lane?queue=mail&lane=acme",
+            "/ask/pause_lane?queue=mail&lane=acme",
+            "/jobs/{lane}",
+            "/jobs/{lane}?log=1",
+        ),
+        *("/jobs?q=lane:acme", "/jobs?state=held", "/jobs?q=name:send*+lane:acme", "/jobs?json=1&q=send+lane:acme"),
         *("/related/small", "/jobs/small", "/jobs?q=flow:small"),
     ],
 )
@@ -54,6 +62,8 @@ async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) 
         [], Claim(queues=("full",), names={"send": 1}, n=1, lease_ms=60_000, worker="w", token="t")
     )
     full = (await jobs.enqueue("send", queue="full")).id
+    await jobs.queue("mail").lanes(running=1)
+    lane = [(await jobs.enqueue("send", queue="mail", lane=lane)).id for lane in ("acme", "acme", "bigco", "bigco")][1]
     await jobs.pin(id, every="2h")
     await jobs.mark("v1")
     handler = jobs.handler(name="part")(_part)
@@ -61,7 +71,7 @@ async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) 
         parts = [handler.draft() for _ in range(count)]
         await handler.options(id=flow).draft().after(*parts).enqueue()
     calls.clear()
-    page = await Visitor(Dashboard(jobs)).get(path.format(id=id, full=full))
+    page = await Visitor(Dashboard(jobs)).get(path.format(id=id, full=full, lane=lane))
     assert page.status == 200
     assert calls
     assert calls.total() <= 5, calls

@@ -41,7 +41,7 @@ async def _checked(visitor: Visitor) -> Answer:
 async def test_an_empty_store_is_fine() -> None:
     async with jobmill.connect(store=MemoryStore()) as real:  # its clock is that of the machine
         words = (await _checked(Visitor(Dashboard(real)))).words
-    assert "0 problems, 0 warnings, 12 fine · checked" in words
+    assert "0 problems, 0 warnings, 13 fine · checked" in words
     assert "Nothing is wrong." in words
     assert "The memory of this process answers in 0.0 ms" in words
     assert "Kind memory of this process Answers in 0.0 ms Live jobs 0 Final jobs 0 Clock of this machine" in words

@@ -62,6 +62,8 @@ async def test_every_metric_exists_and_every_panel_shows_something(site: Site) -
     await site.jobs.enqueue("endless", queue="slow")
     await until((site.folder / "runs").exists, 20)
     await slow.pause()
+    await site.jobs.enqueue("nobody", queue="slow", lane="acme")
+    await slow.lanes(running=5)
     await site.jobs.enqueue("nobody", queue="slow", every="1h", key="hourly", due_at=ten_minutes_ago())
     for name in ("good", "bad", "fans"):
         await site.jobs.enqueue(name)

@@ -277,6 +277,15 @@ class MappingTestCase(Case):
         self.assertEqual((job.unique_key, job.tenant), ("order-7", "customer-7"))
         self.assertEqual(run(again).status, TaskResultStatus.SUCCESSFUL)
 
+    def test_a_lane_comes_from_the_arguments(self) -> None:
+        jobs = client().sync
+        self.assertEqual(jobs.get(tasks.lane_task.enqueue(7).id).lane, "customer-7")
+        self.assertIsNone(jobs.get(tasks.lane_task.enqueue(number=0).id).lane)
+        self.assertEqual(jobs.get(tasks.lane_task.using(lane="other").enqueue(7).id).lane, "other")
+        self.assertEqual(jobs.get(tasks.noop_task.using(lane="noop").enqueue().id).lane, "noop")
+        with self.assertRaisesMessage(InvalidTask, "lane: expected a text of 1 to 255 characters"):
+            tasks.noop_task.using(lane="")
+
     def test_options_of_a_task_the_settings_and_the_backend(self) -> None:
         given = {f"{PATH}.noop_task": {"max_attempts": 7, "timeout": "5s"}}
         with with_options(tasks=given, max_attempts=2, keep_failed="1h"):

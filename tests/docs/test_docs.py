@@ -282,10 +282,6 @@ def anchor_of(heading: str) -> str:
 PLAIN = {"app", "args", "body", "data", "driver", "finish", "group", "item", "lock", "message", "server"}
 PLAIN |= {"status", "task", "try", "touch", "trigger", "backend"}
 
-# "Slot" is an internal word of the worker, for pages about the code.
-INTERNAL = {"slot", "slots"}
-PAGES_ABOUT_THE_CODE = ("architecture", "writing-a-store")
-
 # The glossary names the words to avoid. The page about performance compares other systems in their words. Other pages
 # are for people who search with the words of their old system.
 IN_WORDS_OF_OTHERS = ("glossary", "performance", "faq", "choosing-a-store", "index")
@@ -303,8 +299,8 @@ SEARCHED = (
 @pytest.mark.parametrize("page", PAGES_IN_OUR_WORDS, ids=page_id)
 def test_every_page_uses_the_words_of_the_glossary(page: Path) -> None:
     avoided = {word.strip() for row in table(GLOSSARY, "Glossary", "word") for word in row["avoid"].split(",")}
-    assert avoided >= PLAIN | INTERNAL
-    avoided -= PLAIN | (INTERNAL if page.stem in PAGES_ABOUT_THE_CODE else set())
+    assert avoided >= PLAIN
+    avoided -= PLAIN
     text = prose(page)
     assert [word for word in avoided if word and re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)] == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmill.core.explain import Code, Reason
+from jobmill.core.reasons import Code, Reason
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.scene import Scene, generations, scene_at

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobmill.core.explain import Code, Reason
+from jobmill.core.reasons import Code, Reason
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene
 

@@ -69,7 +69,12 @@ SETTINGS = {
     "wiredTigerEngineConfigString": "log=(file_max=8MB,prealloc=false)",  # 9 MB on disk instead of 300
     "journalCommitInterval": "10",
 }
-PARAMETERS = {"diagnosticDataCollectionEnabled": "false", "enableTestCommands": "1"}
+PARAMETERS = {
+    "diagnosticDataCollectionEnabled": "false",
+    "enableTestCommands": "1",
+    # By default the entries of what is deleted stay in the indexes for five minutes, in the way of all later tests.
+    "minSnapshotHistoryWindowInSeconds": "0",
+}
 
 #: Of a message: its length, its number, what it answers, its kind; flags, and the kind of what follows, one document.
 HEADER = struct.Struct("<iiiiIB")

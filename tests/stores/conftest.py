@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.stores_under_test import migrated_template
+
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from jobmill.stores.postgres import PostgresStore
+    from tests.kit.postgres import PostgresServers
     from tests.kit.proxy import Proxy
 
 
 @pytest.fixture
-async def migrated_url(local_postgres_url: str) -> str:
+async def migrated_url(postgres_servers: PostgresServers) -> AsyncIterator[str]:
     """A fresh database with our schema, at a port of loopback."""
-    from jobmill.stores.postgres import PostgresStore
-
-    store = PostgresStore(local_postgres_url)
-    await store.migrate()
-    await store.close()
-    return local_postgres_url
+    databases = postgres_servers.local()
+    async with databases.database(await migrated_template(databases)) as url:
+        yield url
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from jobmill.testing.contract.support import claim, claim_one, fail, new, put, s
 
 WRITES = {"insert_one", "insert_many", "update_one", "update_many", "bulk_write", "delete_one", "delete_many"}
 WRITES |= {"find_one_and_update"}
-COLLECTIONS = ("jobs", "heartbeats", "edges", "stages", "steps", "logs", "queues", "events", "taken_keys")
+COLLECTIONS = ("jobs", "heartbeats", "edges", "stages", "steps", "logs", "queues", "events", "taken_keys", "lanes")
 GONE = Policy(keep_succeeded=Keep(last=0))
 
 

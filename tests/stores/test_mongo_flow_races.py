@@ -27,6 +27,7 @@ from jobmill.testing.contract.support import (
     settle,
     state_of,
     succeed,
+    wish,
 )
 from tests.stores.mongo_killed import Killed, Life, give_life, suspend, waits
 from tests.stores.mongo_scene import Scene
@@ -126,6 +127,20 @@ async def test_a_settlement_comes_after_its_note_was_taken_for_a_lost_one(scene:
     assert await state_of(scene.store, "a") == "succeeded"
     assert await scene.store.flush_outbox() == 1
     assert await claim_ids(scene.store) == ["then"]
+
+
+async def test_a_job_gets_a_dependent_while_it_is_settled(scene: Scene) -> None:
+    """The call has read the edges already, together with the jobs that it claims."""
+    await put(scene.store, new("a"), waits("then", "a"), new("next"))
+    claimed = await claim_one(scene.store)
+    async with scene.another() as slow:
+        stop = Stop(slow, "stages", "insert_one")
+        answer = await between(
+            stop, slow.exchange([succeed(claimed)], wish(1)), lambda: put(scene.store, waits("late", "a"))
+        )
+    assert (answer.settled, [one.lease.id for one in answer.claimed]) == (["done"], ["next"])
+    assert await edges(scene.store, "late") == [("a", "succeeded")]
+    assert sorted(await claim_ids(scene.store)) == ["late", "then"]
 
 
 async def test_a_job_is_removed_while_its_settlement_sets_edges(scene: Scene) -> None:

@@ -82,6 +82,7 @@ async def test_depths_are_stored_or_refused(mongo_url: str, depth: int) -> None:
             assert (await jobs.get(enqueued.id)).payload == {"payload": nested(depth)}
 
 
+@pytest.mark.slow
 async def test_a_result_that_does_not_fit_beside_the_payload(mongo_url: str) -> None:
     """The job fails without a retry. A job with the same result and a small payload does not fail."""
     async with jobmill.connect(await migrated_mongo(mongo_url)) as jobs:

@@ -208,6 +208,7 @@ async def test_the_janitor_forgets_keys_whose_time_is_over(scene: Scene) -> None
 # ---------------------------------------------------------------------------------------------------- others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_a_killed_process_does_not_lose_the_work_of_both_jobs(scene: Scene, is_running: bool) -> None:
     """Either the new job is there and the old one is cancelled, or nothing has happened."""

@@ -16,7 +16,8 @@ from jobmill.core.values import Claim, Settlement, at
 from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.claim import parameters
-from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
+from jobmill.testing.contract.flows import waits
+from jobmill.testing.contract.support import claim, claim_ids, new, put, put_one, succeed, wish
 from tests.helpers import until
 from tests.kit.postgres import connected
 
@@ -96,6 +97,22 @@ async def test_a_held_snapshot_does_not_make_claims_read_what_is_done(
         before = await counted(direct, READ)
         await work_off(direct, 50)
         assert await counted(direct, READ) - before > 1_000
+
+
+async def test_a_release_does_not_make_claims_read_what_is_done(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """Claims continue at the job that was released, or at the position of the cursor if that comes first."""
+    await put(direct, *[new() for _ in range(1_000)], new("a"), waits("then", "a"), *[new() for _ in range(100)])
+    async with other.transaction(isolation="repeatable_read"):
+        await other.fetchval("SELECT count(*) FROM jobmill.jobs")
+        await work_off(direct, 1_000)
+        (a,) = await claim(direct, 1)
+        before = await counted(direct, READ)
+        answer = await direct.exchange([succeed(a)], wish(50))
+        assert (answer.settled, answer.claimed[0].lease.id) == (["done"], "then")
+        assert await claim_ids(direct, 1)
+        assert await counted(direct, READ) - before < 500
 
 
 async def test_claims_touch_no_index_and_read_no_whole_table(direct: PostgresStore) -> None:

@@ -50,8 +50,8 @@ async def test_one_job_is_sent_without_lists(job: NewJob, values: int) -> None:
 
 async def test_several_jobs_are_sent_as_columns() -> None:
     several = await sent(new(), new())
-    assert len(several.parameters) == 4 + 14
-    assert [len(column) for column in several.parameters[4:]] == [2, 2, 2, 2, 0, 2, 2, *[0] * 7]
+    assert len(several.parameters) == 4 + 15
+    assert [len(column) for column in several.parameters[4:]] == [2, 2, 2, 2, 0, 2, 2, *[0] * 8]
 
 
 async def test_one_job_has_what_it_was_given(direct: PostgresStore) -> None:

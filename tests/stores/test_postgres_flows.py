@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 import pytest
+from msgspec import structs
 
 from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.flows import MAX_RELEASED, Signal, Step
 from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Policy
+from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import after
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.flows import edges, waits
@@ -25,6 +27,7 @@ from jobmill.testing.contract.support import (
     fail,
     new,
     put,
+    put_one,
     seize,
     settle,
     snooze,
@@ -83,15 +86,25 @@ async def slow(migrated_url: str) -> AsyncIterator[Open]:
 async def blocked(sql: Sql, call: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
     """A call that waits for a lock. It must have returned a moment after the block."""
     task = asyncio.ensure_future(call)
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
     async def is_blocked() -> bool:
         assert not task.done(), f"it did not wait: {task}"
-        return bool(await sql.fetchval(waiting) == 1)
+        return await count_waiting(sql) == 1
 
     await until(is_blocked)
     yield task
     await asyncio.wait_for(task, 5)
+
+
+async def count_waiting(sql: Sql) -> int:
+    """How many calls wait for a lock."""
+    text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return int(await sql.fetchval(text))
+
+
+async def none_waits(sql: Sql) -> bool:
+    """Whether no call waits for a lock, also none that nobody awaits any more."""
+    return await count_waiting(sql) == 0
 
 
 async def is_free(sql: Sql, id: str) -> bool:
@@ -150,7 +163,7 @@ async def test_a_last_dependency_ends_while_its_dependent_waits_again(
 
 
 async def test_a_release_is_seen_with_its_commit(direct: PostgresStore, slow: Open) -> None:
-    """The dependent stands before the position of the claim cursor, which returns to the start with the commit."""
+    """The dependent stands before the position of the claim cursor, which returns to it with the commit."""
     await put(direct, new("a"), waits("then", "a"), *[new(f"later-{number}") for number in range(9)])
     (claimed,) = await claim(direct, 1)
     assert claimed.job.id == "a"
@@ -418,6 +431,20 @@ async def test_a_purge_deletes_a_bounded_number_of_edges(direct: PostgresStore, 
     assert await edges(direct, "then") == [("part-29", "pending")]
 
 
+async def test_a_purge_passes_over_an_edge_that_is_set_now(direct: PostgresStore, slow: Open, sql: Sql) -> None:
+    """It would wait for a settlement that may wait for it, because settlements set their edges in another order."""
+    await put(direct, new("a"), new("b"), waits("then", "a", "b"))
+    claimed = await claim_one(direct)
+    await direct.change(["then"], Remove())
+    assert await settle(slow.store, succeed(claimed)) == ["done"]
+    await asyncio.wait_for(direct.purge(), 5)
+    assert [row[0] for row in await sql.fetch("SELECT on_id FROM jobmill.edges")] == ["a"]
+    await slow.commit()
+    await direct.purge()
+    assert await sql.fetchval("SELECT count(*) FROM jobmill.edges") == 0
+    assert await sql.fetchval("SELECT count(*) FROM jobmill.dropped") == 0
+
+
 async def test_pinned_jobs_cost_a_purge_nothing(direct: PostgresStore, sql: Sql) -> None:
     """They are not among the jobs that expire, however many there are."""
     rules = Policy(keep_succeeded=Keep(age_ms=1))
@@ -426,3 +453,15 @@ async def test_pinned_jobs_cost_a_purge_nothing(direct: PostgresStore, sql: Sql)
     rows = await sql.fetch(direct.context.statements("purge_old").replace("{state}", "succeeded"), 2**62, 10)
     assert rows == []
     assert await state_of(direct, "a") == "succeeded"
+
+
+async def test_a_recurrence_is_updated_while_its_job_waits_for_a_child(direct: PostgresStore) -> None:
+    """What holds the job keeps the form that releases compare."""
+    every = Recurrence(key="r", every_ms=60_000)
+    id = await put_one(direct, new(key="r", recurrence=every))
+    assert await settle(direct, suspend(await claim_one(direct), new("child"))) == ["done"]
+    sooner = structs.replace(every, every_ms=1)
+    (receipt,) = await direct.enqueue([new(key="r", recurrence=sooner, due=after(1))])
+    assert receipt.status == "updated"
+    assert await settle(direct, succeed(await claim_one(direct))) == ["done"]
+    assert (await direct.get([id]))[0].held is None  # type: ignore[union-attr]

@@ -12,13 +12,16 @@ from jobmill.core.changes import Hold, Release
 from jobmill.core.due import NEVER_MS
 from jobmill.core.findings import Finding
 from jobmill.core.flows import MAX_RELEASED, Signal
+from jobmill.core.queue_settings import LaneChange, Pause, RateLimit
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import after, at
 from jobmill.stores.postgres import PostgresStore, diagnose
 from jobmill.stores.postgres.fsck import CHECKS
 from jobmill.testing.contract.flows import waits
+from jobmill.testing.contract.lanes import laned, rule
 from jobmill.testing.contract.steps import suspend
 from jobmill.testing.contract.support import (
+    QUEUE,
     claim_ids,
     claim_one,
     in_state,
@@ -232,6 +235,7 @@ async def test_a_transaction_that_is_open_for_long_and_the_rows_that_it_keeps(
         assert (found.level, found.evidence["dead"]) == ("warning", 100)
 
 
+@pytest.mark.slow
 async def test_a_pooler_before_the_server(direct: PostgresStore, migrated_url: str) -> None:
     assert (await diagnosed(direct, "pooler")).level == "ok"
     with PgBouncer(port_of(migrated_url), pool_size=2) as bouncer:
@@ -325,3 +329,41 @@ async def test_a_flow_in_the_outbox_is_no_damage(direct: PostgresStore) -> None:
     await settle(direct, succeed(await claim_one(direct)))
     assert [one.check for one in await direct.fsck() if one.count] == []
     assert await direct.flush_outbox() == 5
+
+
+# ---------------------------------------------------------------------------------------------------- lanes
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "ids"),
+    [
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET slot = -1 WHERE id = 'a0'", ["a0"]),
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET slot = NULL WHERE id = 'a0'", ["a0"]),
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET slot = NULL, joined_ms = NULL WHERE id = 'a1'", ["a1"]),
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET slot = -1 WHERE id = 'held'", ["held"]),
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET joined_ms = 5 WHERE id IN ('a1', 'late')", ["a1", "late"]),
+        ("slot_inconsistent", "UPDATE jobmill.jobs SET slot = 0 WHERE id = 'free'", ["free"]),
+        ("slots_free", "DELETE FROM jobmill.jobs WHERE id = 'a0'", ["a1"]),
+        ("slots_free", "UPDATE jobmill.queues SET lane_running = 2", ["a1"]),
+        ("slots_free", "UPDATE jobmill.queues SET lane_running = NULL", ["a1"]),
+    ],
+)
+async def test_damage_of_a_lane(direct: PostgresStore, sql: Sql, name: str, damage: str, ids: list[str]) -> None:
+    await rule(direct, 1)
+    await put(direct, laned("a0"), laned("a1"), laned("a2"), laned("held", "b"), laned("late", "b", due=after(60_000)))
+    await put_one(direct, new("free"))
+    await direct.change(["held"], Hold())
+    assert [one.check for one in await direct.fsck() if one.count] == []
+    await sql.execute(damage)
+    await repaired(direct, name, *ids)
+    expected = {"a0", "free"} if name == "slot_inconsistent" else {"a1", "free"}
+    assert {*await claim_ids(direct)} >= expected
+
+
+@pytest.mark.parametrize("change", [LaneChange(pause=Pause()), LaneChange(rate=RateLimit(1, 60_000))])
+async def test_a_lane_that_gives_no_slots_is_no_damage(direct: PostgresStore, change: LaneChange) -> None:
+    await rule(direct, 5)
+    await direct.configure_lane(QUEUE, "a", change)
+    await put(direct, laned("a0"), laned("a1"))
+    await claim_ids(direct)
+    assert [one.check for one in await direct.fsck() if one.count] == []

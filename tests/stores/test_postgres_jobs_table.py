@@ -143,6 +143,7 @@ async def test_on_conflict_do_update_is_an_update(table: Desk) -> None:
     assert ran == [2, 4]
 
 
+@pytest.mark.slow
 async def test_a_thousand_rows_in_one_statement(table: Desk) -> None:
     ran: list[int] = []
 

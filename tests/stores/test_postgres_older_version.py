@@ -15,6 +15,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import QueueSettings, after
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.flows import edges, waits
+from jobmill.testing.contract.lanes import laned, rule
 from jobmill.testing.contract.steps import suspend
 from jobmill.testing.contract.support import (
     QUEUE,
@@ -225,3 +226,34 @@ async def test_an_older_client_cannot_requeue_a_job_that_waits(
     await direct.change(["a"], Cancel())
     await old.execute(requeue, "a")
     assert await claim_ids(direct) == ["a"]
+
+
+async def test_a_job_with_a_lane_that_an_older_worker_settles_gives_its_slot_on(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """The functions of the schema do it. Where the older worker does not look again, flush_outbox does."""
+    await rule(direct, 1)
+    await put(direct, *[laned(id) for id in "abc"])
+    lease = (await claim_one(direct)).lease
+    await old_settle(old, "a", lease.token, "succeeded", 0, 0, "null", None, None, None, None)
+    lease = (await claim_one(direct)).lease
+    assert lease.id == "b"
+    waiting = {"id": "b", "token": lease.token, "errors": 1, "crashes": 0, "error": "E: x", "result": "null"}
+    await old_settle(old, waiting=waiting | {"delay_ms": 60_000})
+    assert (await look(direct, "b")).held is not None
+    assert await claim_ids(direct) == ["c"]
+
+
+async def test_a_job_with_a_lane_that_an_older_client_requeues_is_refused(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await rule(direct, 1)
+    await put(direct, laned("a"), laned("b"))
+    await settle(direct, succeed(await claim_one(direct)))
+    columns = "id, queue, name, priority, due_ms, created_ms, updated_ms, payload"
+    await old.execute("BEGIN")
+    await old.execute(f"INSERT INTO jobmill.jobs ({columns}) SELECT {columns} FROM jobmill.history WHERE id = 'a'")
+    with pytest.raises(asyncpg.CheckViolationError, match="has a lane"):
+        await old.execute("DELETE FROM jobmill.history WHERE id = 'a'")
+    await old.execute("ROLLBACK")
+    assert await state_of(direct, "a") == "succeeded"

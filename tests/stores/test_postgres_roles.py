@@ -19,18 +19,22 @@ from jobmill.core.changes import Cancel, Hold, Remove, Requeue, Reschedule
 from jobmill.core.events import Event
 from jobmill.core.flows import Signal, Step
 from jobmill.core.job import Progress
+from jobmill.core.queue_settings import LaneChange, LaneRule, LaneSettings
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.usage import Usage
-from jobmill.core.values import EVERYTHING, Filter, Lease, Pause, QueueChange, RateLimit, Report, after
+from jobmill.core.values import EVERYTHING, Claimed, Filter, Lease, Pause, QueueChange, RateLimit, Report, after
 from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.codec import new_job_row
 from jobmill.stores.postgres.unique_policy import PLAN_TYPES, Plan
 from jobmill.testing.contract.announce import card, tally
 from jobmill.testing.contract.flows import edges, waits
+from jobmill.testing.contract.lanes import laned, rule
 from jobmill.testing.contract.steps import suspend
 from jobmill.testing.contract.support import (
+    claim,
+    claim_ids,
     claim_one,
     fail,
     look,
@@ -133,6 +137,7 @@ LOOKS: dict[str, Verb] = {
     "dependents": lambda store: store.dependents("x"),
     "flows": lambda store: store.flows(),
     "recorded": lambda store: store.recorded("x"),
+    "lanes": lambda store: store.lanes("mail"),
 }
 RUNS: dict[str, Verb] = {
     "exchange": lambda store: store.exchange([], wish()),
@@ -153,10 +158,14 @@ PAUSES: dict[str, Verb] = {
     "pause": lambda store: store.configure("mail", QueueChange(paused=True, pause=Pause(who="ada", since_ms=1))),
     "pause a new queue": lambda store: store.configure("new", QueueChange(paused=True)),
     "resume": lambda store: store.configure("mail", QueueChange(paused=False)),
+    "pause a lane": lambda store: store.configure_lane("mail", "b", LaneChange(pause=Pause(who="ada"))),
+    "resume a lane": lambda store: store.configure_lane("mail", "b", LaneChange(pause=None)),
 }
 SETS: dict[str, Verb] = {
     "limit": lambda store: store.configure("mail", QueueChange(paused=False, running_limit=3)),
     "feed": lambda store: store.configure("mail", QueueChange(feed=True)),
+    "rule of lanes": lambda store: store.configure("mail", QueueChange(lanes=LaneRule(running=5))),
+    "limit of a lane": lambda store: store.configure_lane("mail", "b", LaneChange(running=3)),
 }
 
 
@@ -258,6 +267,22 @@ def as_user_of(store: PostgresStore) -> str:
     return store.context.url.url
 
 
+async def test_a_producer_enqueues_into_lanes(place: Place) -> None:
+    await rule(place.owner, 1)
+    await put(place.owner, laned("first"))
+    async with place.store("producer") as store, connected(as_user_of(store)) as sql:
+        await put(
+            store, laned("held"), laned("later", due=after(60_000)), laned("b", "b"), laned("new", "n", queue="q")
+        )
+        await store.enqueue([structs.replace(keyed(CANCEL, key="c"), lane="c") for _ in range(2)])
+        await put_one(store, laned(lane="r", key="r", recurrence=Recurrence(key="r", every_ms=60_000)))
+        async with sql.transaction():
+            await store.enqueue_within(sql, [laned("within", "w"), laned("behind", "w")])
+    assert set(await claim_ids(place.owner, queues=("mail", "q"))) >= {"first", "b", "new", "within"}
+    found = {one.name: (one.running, one.ready, one.later) for one in await place.owner.lanes("mail")}
+    assert found == {"a": (1, 1, 1), "b": (1, 0, 0), "c": (1, 0, 0), "r": (1, 0, 0), "w": (1, 1, 0)}
+
+
 async def test_a_producer_wakes_workers(place: Place) -> None:
     ran: list[int] = []
     async with place.client("worker") as workers, place.client("producer") as web:
@@ -348,6 +373,32 @@ async def _run_a_flow(store: PostgresStore) -> None:
     assert (await store.change(["a", "b", "c"], Remove())).ids == ["a", "b", "c"]
     await store.purge()
     assert await store.flush_outbox() == 0
+
+
+async def test_a_worker_runs_jobs_of_lanes(place: Place) -> None:
+    await rule(place.owner, 1)
+    await rule(place.owner, running=2, queue="rated", rate=RateLimit(1, 60_000))
+    await place.owner.configure_lane("mail", "b", LaneChange(running=2))
+    async with place.store("worker") as store:
+        await put(store, *[laned(f"{lane}{n}", lane) for lane in "ab" for n in range(3)])
+        for ids in (["a0", "b0", "b1"], ["a1", "b2"], ["a2"]):
+            claimed = [one for one in (await store.exchange([], wish())).claimed if isinstance(one, Claimed)]
+            assert sorted(one.job.id for one in claimed) == ids
+            assert await settle(store, *[succeed(one) for one in claimed]) == ["done"] * len(ids)
+        await put(store, *[laned(f"rated-{n}", queue="rated") for n in range(2)])
+        assert await claim_ids(store, queues=("rated",)) == ["rated-0"]
+        await put(store, laned("paused"), laned("next"))
+        await store.configure_lane("mail", "a", LaneChange(pause=Pause(who="ada")))
+        assert await claim(store) == []
+        assert await store.configure_lane("mail", "b", LaneChange(pause=None)) == LaneSettings(running=2)
+        await store.configure_lane("mail", "a", LaneChange(pause=None))
+        assert (await store.change(["paused"], Cancel())).ids == ["paused"]
+        assert await claim_ids(store) == ["next"]
+        await store.purge()
+        await store.flush_outbox()
+        await refused(store, SETS)
+    assert (await place.owner.settings())["mail"].lanes == LaneRule(running=1)
+    assert (await place.owner.lanes("mail", ["b"]))[0].settings == LaneSettings(running=2)
 
 
 async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.stores("postgres")
 FILLING = {"text": "'1'", "integer": "1", "bigint": "1", "boolean": "true"}
 #: Columns of live jobs that a claim or a settlement decides, or that no final job has.
 DECIDED = {"seq", "lease_until_ms", "token", "id", "updated_ms", "errors", "crashes", "error", "result", "held"}
-DECIDED |= {"waits_for", "has_dependents"}
+DECIDED |= {"waits_for", "has_dependents", "slot", "joined_ms"}
 
 LEASE = Lease("a", "token", "default", "noop", 0)
 PLAIN = Settlement(

@@ -216,6 +216,48 @@ async def test_nobody_is_told_where_nobody_sleeps(direct: PostgresStore, migrate
     assert heard == ["end"]
 
 
+async def test_sleepers_are_seldom_searched_where_nobody_sleeps(
+    direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "BETWEEN_AWAKE_SECONDS", 0.1)
+    searches, search = 0, waking(direct)._send_pending
+
+    async def counted() -> bool:
+        nonlocal searches
+        searches += 1
+        return await search()
+
+    monkeypatch.setattr(waking(direct), "_send_pending", counted)
+    began = time.monotonic()
+    while (took := time.monotonic() - began) < 0.5:
+        waking(direct).notify([QUEUE])
+        await asyncio.sleep(0.005)
+    assert 2 <= searches <= took / 0.1 + 2
+
+
+async def test_a_worker_falls_asleep_in_the_pause_between_two_searches(
+    sleeper: PostgresStore, direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "BETWEEN_AWAKE_SECONDS", 1.0)
+    waking(direct).notify([QUEUE])
+    await until(lambda: not waking(direct)._pending)
+    sleeping = await asleep(sleeper)
+    await put_one(direct)
+    async with asyncio.timeout(SOON_S):
+        await sleeping
+
+
+async def test_hints_do_not_wait_for_a_search_for_sleepers(
+    direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "BETWEEN_AWAKE_SECONDS", 2.0)
+    waking(direct).notify([QUEUE])
+    await until(lambda: not waking(direct)._pending)
+    waking(direct).send_hint("ended", ["a"])
+    await until(lambda: not waking(direct)._pending_hints)
+    assert has_unsent(direct), "the pause has not ended"
+
+
 async def test_who_enqueues_does_not_wait_for_the_teller(proxied: PostgresStore, proxy: Proxy) -> None:
     told = asyncio.Event()
 

@@ -184,6 +184,7 @@ async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
         assert "are not those of a Redis server" in str(connections._connections[None].ended)
 
 
+@pytest.mark.slow
 async def test_a_server_that_reads_its_data_is_not_open_yet() -> None:
     """It accepts connections and answers INFO and TIME before that."""
     with RedisServer(aof=True) as server:

@@ -70,6 +70,21 @@ async def keys(store: RedisStore, pattern: str) -> list[str]:
     return found
 
 
+# ---------------------------------------------------------------------------------------------------- order
+
+
+async def test_jobs_that_are_released_late_stand_where_they_were_added(store: RedisStore) -> None:
+    """Before those that were added after them, which were released first; and after all others, however many."""
+    others = [f"other-{number}" for number in range(300)]
+    firsts, thens = [f"first-{number}" for number in range(8)], [f"then-{number}" for number in range(8)]
+    plain = [new(id) for id in (*firsts, *others)]
+    await put(store, *plain, *(waits(*pair) for pair in zip(thens, firsts, strict=True)), new("last"))
+    claimed = await claim(store, len(firsts))
+    for some in ((6, 7), (1, 3), (0, 5), (2, 4)):
+        await settle(store, *[succeed(claimed[number]) for number in some])
+    assert await claim_ids(store, 500) == [*others, *thens, "last"]
+
+
 # ---------------------------------------------------------------------------------------------------- relays
 
 

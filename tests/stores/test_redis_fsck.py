@@ -83,7 +83,10 @@ def snapshot(field: Field) -> dict[bytes, Any]:
 
 
 async def test_every_check_is_found_below() -> None:
-    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    from tests.stores import test_redis_fsck_lanes
+
+    names = {*globals(), *vars(test_redis_fsck_lanes)}
+    tested = {name.removeprefix("test_") for name in names if name.startswith("test_")}
     assert set(CHECKS) <= tested
 
 

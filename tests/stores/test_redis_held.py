@@ -49,14 +49,14 @@ async def test_holders_that_come_at_once_all_hold(store: RedisStore, redis_url: 
     for number in range(20):
         id = await put_one(store, new(f"job-{number}"))
         await asyncio.gather(
-            store.change([id], Hold(by="lane")),
+            store.change([id], Hold(by="rule")),
             other.change([id], Hold(who="ada")),
             store.change([id], Reschedule(after(5_000))),
         )
         held = (await look(store, id)).held
         assert held is not None
-        assert (held.by, held.who) == (("lane", "person"), "ada")
-        changed = await asyncio.gather(store.change([id], Release("lane")), other.change([id], Release()))
+        assert (held.by, held.who) == (("person", "rule"), "ada")
+        changed = await asyncio.gather(store.change([id], Release("rule")), other.change([id], Release()))
         assert [one.ids for one in changed] == [[id], [id]]
         assert (await look(store, id)).held is None
     await other.close()

@@ -13,6 +13,7 @@ from jobmill.core.job import Progress
 from jobmill.core.values import EVERYTHING, QueueChange, RateLimit, Report
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis import RedisStore
+from jobmill.testing.contract.lanes import laned, rule
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
@@ -99,6 +100,18 @@ async def test_what_runs_is_held_told_and_settled(server: RedisServer, store: Re
     assert job is not None
     assert (job.state, job.result, job.progress) == ("succeeded", "done", Progress(5))
     assert [line.text for line in await store.logs(job.id)] == ["a", "b"]
+
+
+async def test_lanes_are_worked_and_healed(server: RedisServer, store: RedisStore) -> None:
+    await rule(store, 1)
+    await put(store, *(laned() for _ in range(3)), laned(lane="b"))
+    use_up(server)
+    for turn in range(3):
+        await asyncio.sleep(0.12)  # lanes are looked at again
+        assert await store.flush_outbox() == 0
+        assert len(running := await claim(store)) == 2 - (turn > 0)
+        assert (await store.exchange([succeed(one) for one in running], None)).settled == ["done"] * len(running)
+    assert await store.lanes(QUEUE) == []
 
 
 async def test_a_rate_limit_is_kept(server: RedisServer, store: RedisStore) -> None:

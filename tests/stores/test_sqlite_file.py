@@ -62,7 +62,7 @@ async def test_opening_makes_the_file_with_a_write_ahead_log(store: SqliteStore,
 
 async def test_migrating_again_does_nothing(path: Path) -> None:
     names = ["0001_jobs", "0002_usage", "0003_runs", "0004_declared", "0005_operations", "0006_unstarted"]
-    names += ["0007_log_lines", "0008_flows", "0009_taken_keys"]
+    names += ["0007_log_lines", "0008_flows", "0009_taken_keys", "0010_lanes"]
     assert await SqliteStore(path).migrate() == names
     assert await SqliteStore(path).migrate() == []
 

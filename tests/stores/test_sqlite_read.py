@@ -223,6 +223,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [None, QUEUE], ids=["all queues", "one queue"])
 @pytest.mark.parametrize("states", [None, LIVE, ("waiting",), ("succeeded",)], ids=str)
 async def test_a_search_costs_the_same_however_many_jobs_there_are(

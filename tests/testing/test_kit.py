@@ -380,11 +380,15 @@ async def test_fields_inside_of_a_field(app: App, kit: Kit) -> None:
 
 async def test_enqueued_finds_jobs_by_handler_payload_and_options(app: App, kit: Kit) -> None:
     await app.send.enqueue(to="ada")
-    await app.send.options(delay="1h", queue="mail", priority=3, unique_key="k", headers={"a": "b"}).enqueue(to="bob")
+    await app.send.options(
+        delay="1h", queue="mail", priority=3, unique_key="k", lane="acme", headers={"a": "b"}
+    ).enqueue(to="bob")
     enqueued = kit.enqueued
     assert enqueued.one(app.send, to="ada").payload == {"to": "ada"}
     assert enqueued.one("send", delay="1h").priority == 3
     enqueued.one(app.send, delay="59m59s", queue="mail", unique_key="k", headers={"a": "b"}, state="waiting")
+    enqueued.one(app.send, lane="acme")
+    enqueued.none(app.send, lane="other")
     enqueued.one(due_at=NEW_YEAR + timedelta(minutes=50), delta="10m")
     enqueued.none(app.send, delay="59m")
     enqueued.none(app.split)

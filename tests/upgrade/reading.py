@@ -73,9 +73,9 @@ def plain(job: Job) -> dict[str, Any]:
 
 
 def _plain_settings(settings: QueueSettings) -> dict[str, Any]:
-    """Without a pause that nothing is known of: the first version had none."""
+    """Without a pause that nothing is known of, and without a rule for lanes: the first version had neither."""
     values: dict[str, Any] = msgspec.to_builtins(settings)
-    return {name: value for name, value in values.items() if name != "pause" or value is not None}
+    return {name: value for name, value in values.items() if name not in ("pause", "lanes") or value is not None}
 
 
 def _plain_recurrence(recurrence: Recurrence) -> dict[str, Any]:

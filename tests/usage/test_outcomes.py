@@ -228,6 +228,7 @@ def test_the_docs_list_all_outcomes() -> None:
 # ---------------------------------------------------------------------------------------------------- every way to run
 
 
+@pytest.mark.slow
 async def test_ticks_and_drains_are_recorded_before_they_return(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     def plain() -> None: ...

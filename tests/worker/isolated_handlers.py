@@ -68,9 +68,11 @@ def exit_with(code: int) -> None:
 
 
 @jobs.handler(isolate=True)
-def die_by(signum: int) -> None:
+def die_by(signum: int, mb: int = 0) -> None:
+    used = b"x" * (mb * 1_000_000)
     os.kill(os.getpid(), signum)
     time.sleep(60)
+    del used
 
 
 @jobs.handler(isolate=True)

@@ -14,6 +14,7 @@ from msgspec import Raw
 import jobmill
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.job import Job
+from jobmill.core.queue_settings import LaneRule
 from jobmill.core.values import (
     AHEAD,
     Claim,
@@ -206,7 +207,12 @@ async def test_a_handler_with_a_limit_gets_free_slots_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [QueueChange(rate_limit=RateLimit(100_000, 1_000)), QueueChange(running_limit=1_000)]
+    "change",
+    [
+        QueueChange(rate_limit=RateLimit(100_000, 1_000)),
+        QueueChange(running_limit=1_000),
+        QueueChange(lanes=LaneRule(running=1_000)),
+    ],
 )
 async def test_nothing_is_claimed_ahead_from_a_queue_with_a_limit(change: QueueChange) -> None:
     scene = Scene()

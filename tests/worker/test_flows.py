@@ -7,6 +7,7 @@ import importlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from jobmill import Client, Context, JobFailed
 from jobmill.core.flows import Dependency, Recorded, Signal
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.memory import MemoryStore
-from jobmill.worker.outbox import UNCLAIMED_MS, fail_unclaimed
+from jobmill.worker.outbox import EVERY_S, UNCLAIMED_MS, OutboxLoop, fail_unclaimed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.stores_under_test import make_store
@@ -332,6 +333,34 @@ async def test_many_dependents_are_released_at_once(jobs: Client, worker: Worker
 
     await until(is_done, timeout=60)
     assert worker._context.counts.outbox_flushed >= 1_500
+
+
+class Outbox(MemoryStore):
+    """An exchange of another task leaves something while the first flush is under way."""
+
+    def __init__(self, left: asyncio.Event) -> None:
+        super().__init__()
+        self.left = left
+        self.flushes = 0
+
+    async def flush_outbox(self, limit: int = 1_000) -> int:
+        self.flushes += 1
+        if self.flushes == 1:
+            self.left.set()
+        return 0
+
+
+async def test_what_is_left_during_a_flush_does_not_wait_for_the_next_look() -> None:
+    left, random = asyncio.Event(), SimpleNamespace(random=lambda: 0.5)
+    store = Outbox(left)
+    counts, settings = SimpleNamespace(outbox_flushed=0), SimpleNamespace(queues=())
+    context: Any = SimpleNamespace(store=store, outbox=left, random=random, counts=counts, settings=settings)
+    loop = OutboxLoop(context)
+    left.set()
+    for _ in range(2):
+        async with asyncio.timeout(EVERY_S / 2):
+            await loop.turn()
+    assert store.flushes == 2
 
 
 # ---------------------------------------------------------------------------------------------------- outages

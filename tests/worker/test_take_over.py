@@ -68,6 +68,7 @@ def is_after(store: FaultyStore, ms: int) -> bool:
     return store.now() >= ms
 
 
+@pytest.mark.slow
 async def test_a_lease_that_is_extended_wakes_an_idle_worker_seldom() -> None:
     store = FaultyStore()
     jobs = jobmill.connect(store=store)

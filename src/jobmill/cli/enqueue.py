@@ -52,6 +52,9 @@ class EnqueueCommand(click.Command):
 @click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default", not that of its handler).')
 @click.option("--tenant", metavar="TENANT", help="Tenant that the job belongs to.")
 @click.option(
+    "--lane", metavar="LANE", help="Lane of the job, which shares its limits (default none, not that of its handler)."
+)
+@click.option(
     "--max-attempts",
     type=int,
     metavar="N",

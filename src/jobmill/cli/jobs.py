@@ -23,14 +23,14 @@ from jobmill.cli.output import (
     relative,
 )
 from jobmill.cli.params import filter_options, given_options, store_options
-from jobmill.cli.queues import unknown_queue
+from jobmill.cli.queue_settings import unknown_queue
 from jobmill.cli.runner import as_called, run, with_spinner
 from jobmill.cli.show import details
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
-    from jobmill.core.explain import Reason
     from jobmill.core.job import Job
+    from jobmill.core.reasons import Reason
     from jobmill.core.values import LogLine, Page
 
 PAGE = 1_000
@@ -137,6 +137,9 @@ def _narrow_listing(found: list[Job], now_ms: int) -> Any:
 
 def _when(job: Job, now_ms: int) -> str:
     """When a waiting job is due, how long a running job has run, or when a final job finished."""
+    if job.held is not None and job.held.by == ("lane",):
+        joined_ms = job.held.due.resolve(now_ms)
+        return f"due {relative(joined_ms, now_ms)}" if joined_ms > now_ms else f"waits in lane {job.lane}"
     if job.held is not None:
         return f"held by {job.held.who or ' and '.join(job.held.by)}"
     if job.state == "waiting":

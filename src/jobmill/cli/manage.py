@@ -10,7 +10,7 @@ import click
 
 from jobmill.cli.output import plural, print_json
 from jobmill.cli.params import duration, filter_options, given_options, instant, options, store_options
-from jobmill.cli.queues import unknown_queue
+from jobmill.cli.queue_settings import unknown_queue
 from jobmill.cli.runner import FAILED, CommandFailed, run, with_spinner
 
 if TYPE_CHECKING:

@@ -144,6 +144,7 @@ filter_options = options(
         help="Select jobs in this state; can be given several times.",
     ),
     click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
+    click.option("--lane", metavar="LANE", help="Select jobs of this lane."),
     click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),
     click.option("--flow", metavar="ID", help="Select the jobs of this flow."),
     click.option("--name-prefix", metavar="TEXT", help="Select jobs whose handler's name begins with this text."),

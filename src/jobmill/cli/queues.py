@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmill.cli import lanes
 from jobmill.cli.output import cell, duration_text, is_narrow, make_table, print_json, print_rich
 from jobmill.cli.params import STATES, instant, rate, store_options
+from jobmill.cli.queue_settings import configure, settings_text
 from jobmill.cli.runner import run, with_spinner
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """Count, pause and limit queues. Without a command, this runs `counts`."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(counts, url=url, as_json=as_json)
+
+
+queues.add_command(lanes.lanes)
+queues.add_command(lanes.lane)
 
 
 # ---------------------------------------------------------------------------------------------------- counts
@@ -85,7 +90,7 @@ def _table(found: list[dict[str, Any]]) -> Any:
         return [Text(value, style) for value in values]
 
     for queue in found:
-        settings = _settings_text(queue)
+        settings = settings_text(queue)
         table.add_row(
             cell(queue["queue"], "bold").append(settings and f" ({settings})", "yellow"), *shown(queue, "bold")
         )
@@ -108,7 +113,7 @@ def _duration(ms: float | None) -> str:
 @store_options
 def pause(name: str, note: str | None, until: datetime | None, url: str | None, as_json: bool) -> None:
     """Pause a queue: workers claim no more jobs from it, and running jobs continue."""
-    _configure(name, url, as_json, lambda queue: queue.pause(note=note, until=until))
+    configure(name, url, as_json, lambda queue: queue.pause(note=note, until=until))
 
 
 @queues.command()
@@ -116,7 +121,7 @@ def pause(name: str, note: str | None, until: datetime | None, url: str | None, 
 @store_options
 def resume(name: str, url: str | None, as_json: bool) -> None:
     """Resume a paused queue."""
-    _configure(name, url, as_json, lambda queue: queue.resume())
+    configure(name, url, as_json, lambda queue: queue.resume())
 
 
 @queues.command()
@@ -145,7 +150,7 @@ def limits(
             await queue.running_limit(running, note=given["note"])
         return await queue.settings()
 
-    _configure(name, given["url"], given["as_json"], change)
+    configure(name, given["url"], given["as_json"], change)
 
 
 @queues.command()
@@ -154,59 +159,4 @@ def limits(
 @store_options
 def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
     """Turn the event feed of a queue on or off (see `jobmill events`)."""
-    _configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))
-
-
-def _configure(name: str, url: str | None, as_json: bool, change: Callable[[Queue], Awaitable[QueueSettings]]) -> None:
-    import msgspec
-
-    async def work(client: Client) -> tuple[str | None, QueueSettings]:
-        return await unknown_queue(client, name), await change(client.queue(name))
-
-    unknown, settings = run(url, work)
-    document = {"queue": name, **msgspec.to_builtins(settings)}
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(f"queue {name}: {_settings_text(document) or 'no limits'}")
-    if unknown is not None:
-        click.echo(f"jobmill: {unknown}", err=True)
-
-
-async def unknown_queue(client: Client, name: str) -> str | None:
-    """A sentence if nothing knows this queue, because its name may be wrong. It is no error: jobs may come later."""
-    import difflib
-
-    known = set(await client.queues())
-    if name in known:
-        return None
-    known.update(queue for card in await client.workers() for queue in card.queues)
-    if name in known:
-        return None
-    near = difflib.get_close_matches(name, sorted(known), 1)
-    hint = f"; the nearest name is {near[0]}" if near else ""
-    return f"the queue {name} is not known: it has no jobs, and no worker claims from it{hint}"
-
-
-def _settings_text(queue: dict[str, Any]) -> str:
-    """The settings that differ from the defaults; empty if none does."""
-    from jobmill.core.durations import shown_ms
-
-    parts = [_pause_text(queue["pause"] or {})] if queue["paused"] else []
-    if queue["rate_limit"] is not None:
-        parts.append(f"rate {queue['rate_limit']['count']:,}/{shown_ms(queue['rate_limit']['per_ms'])}")
-    if queue["running_limit"] is not None:
-        parts.append(f"running {queue['running_limit']:,}")
-    if queue["feed"]:
-        parts.append("feed")
-    return ", ".join(parts)
-
-
-def _pause_text(pause: dict[str, Any]) -> str:
-    """Who paused a queue, until when and why; a program that gives no name is left out."""
-    from jobmill.cli.output import iso
-
-    by = f" by {pause['who']}" if pause.get("who") else ""
-    until = f" until {iso(pause['until_ms'])}" if pause.get("until_ms") else ""
-    note = f" ({pause['note']})" if pause.get("note") else ""
-    return f"paused{by}{until}{note}"
+    configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))

@@ -77,6 +77,7 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("flow", job.flow),
         ("waits for", job.waits_for and f"signal {job.waits_for}"),
         ("tenant", job.tenant),
+        ("lane", job.lane),
         ("options", _options(job)),
         ("recurrence", rule and _recurrence(rule)),
         ("runs", rule and f"{job.runs}, {job.failed_runs} of them failed"),

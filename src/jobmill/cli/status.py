@@ -71,16 +71,15 @@ async def _watch(client: Client, every: float | str) -> None:
 async def _collect(client: Client) -> Overview:
     import asyncio
 
-    from jobmill.core.values import Filter
+    from jobmill.metrics.late import late_recurrences
 
     await client.open()
     depths, settings, workers, tallies = await asyncio.gather(
         client.depths(), client.store.settings(), client.workers(), client.tallies("1h", step="10m")
     )
     now_ms = client.store.now()
-    late = Filter(recurring=True, states=("waiting",), due_before_ms=now_ms - LATE_MS)
-    recurring = (await client.store.find(late, limit=LATE_SHOWN)).jobs
-    return Overview(now_ms, depths, settings, workers, _groups(tallies), recurring)
+    late = await late_recurrences(client.store, now_ms - LATE_MS, LATE_SHOWN)
+    return Overview(now_ms, depths, settings, workers, _groups(tallies), late)
 
 
 def _groups(tallies: Any) -> list[tuple[str, ErrorGroup]]:
@@ -104,7 +103,7 @@ class Overview:
         settings: dict[str, QueueSettings],
         workers: list[WorkerCard],
         errors: list[tuple[str, ErrorGroup]],
-        late: list[Job],
+        late: list[tuple[Job, int]],
     ) -> None:
         self.now_ms = now_ms
         self.depths = depths
@@ -125,8 +124,8 @@ class Overview:
             "workers": msgspec.to_builtins(self.workers),
             "errors": [{"name": name, **msgspec.to_builtins(group)} for name, group in self.errors],
             "late": [
-                {"id": job.id, "name": job.name, "key": job.unique_key, "late_ms": self.now_ms - job.due_ms}
-                for job in self.late
+                {"id": job.id, "name": job.name, "key": job.unique_key, "late_ms": self.now_ms - due_ms}
+                for job, due_ms in self.late
             ],
         }
 
@@ -150,8 +149,8 @@ class Overview:
             shown.append(Text(f"\n{old}", "dim"))
         if self.late:
             shown.append(Text("\nlate recurrences", "bold red"))
-            for job in self.late:
-                late = duration_text(self.now_ms - job.due_ms)
+            for job, due_ms in self.late:
+                late = duration_text(self.now_ms - due_ms)
                 shown.append(cell(f"{job.name} {job.unique_key}: {late} late (jobmill jobs why {job.id})"))
         return shown
 

@@ -7,37 +7,34 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from jobmill.client.bound_store import StoreSwap
 from jobmill.client.filters import make_filter
 from jobmill.client.flows import FlowPlan, all_drafts
+from jobmill.client.handler_decorator import HandlerDecorator
 from jobmill.client.manage import ManagesJobs
+from jobmill.client.new_jobs import Drafts, jobs_of_plan, named_draft, new_job
 from jobmill.client.queue import Queue
 from jobmill.core import limits
-from jobmill.core.durations import to_datetime
 from jobmill.core.events import EventType, enqueued_events
 from jobmill.core.flows import Signal
 from jobmill.core.job import Job
-from jobmill.core.payload import MAX_BYTES, check_size
-from jobmill.core.recurrence import Recurrence, first_occurrence
-from jobmill.core.values import NOW, Due, NewJob, Receipt, at
+from jobmill.core.payload import check_size
+from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
-from jobmill.handlers.context import Context
 from jobmill.handlers.conversion import to_plain
-from jobmill.handlers.draft import Draft, Group, waiting_draft
+from jobmill.handlers.draft import Draft, Group
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.flow import Flow
-from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Handler, PlainHandler
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks, LifespanT, Moment
 from jobmill.handlers.observers import Begun, Observed, ObserverT
-from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
-from jobmill.handlers.placeholders import FoundPlaceholder
-from jobmill.handlers.signature import encode_marked
+from jobmill.handlers.options import EnqueueOptions
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
 from jobmill.store import RecordsUsage, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -54,12 +51,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Drafts: TypeAlias = Sequence[Draft[Any]]
 #: Makes the jobs of drafts, for a store.
 MakeJobs: TypeAlias = Callable[[Store, Drafts], list[NewJob]]
-
-#: The options of one job are never larger: only a payload within this distance of the limit has its size checked.
-MAX_OPTIONS_BYTES = 64 * 1024
 
 
 def connect(url: str | None = None, *, store: Store | None = None, who: str = "code") -> Client:
@@ -201,19 +194,7 @@ class Client(ManagesJobs):
 
         Where this client has a handler of that name, its options and annotations apply.
         """
-        handler = self.handlers.get(name)
-        options = enqueue_options(dict(given), NO_OPTIONS_GIVEN if handler is None else handler.options_given)
-        try:
-            if handler is None:
-                encoded = msgspec.json.encode(to_plain({} if payload is None else payload, "payload"))
-            else:
-                encoded = handler.arguments.encode_payload(payload)
-        except FoundPlaceholder:
-            encode: Any = partial(encode_marked, payload)
-            if handler is not None and isinstance(payload, dict):
-                encode = partial(handler.arguments.encode_waiting, (), payload)
-            return waiting_draft(limits.check_name(name), encode, options, self)
-        return Draft(limits.check_name(name), encoded, options, self)
+        return named_draft(self, self.handlers.get(name), name, payload, dict(given))
 
     def group(self, drafts: Iterable[Draft[T] | Group[T]], *, id: str | None = None) -> Group[T]:
         """Several drafts, whose results are one argument of another draft: `merge.draft(jobs.group(...).results)`.
@@ -267,7 +248,7 @@ class Client(ManagesJobs):
     async def _send_flow(self, drafts: Drafts, within: Any, flow: str | None = None) -> list[Enqueued[Any]]:
         plan = FlowPlan.of(drafts, flow)
         send = self._send_observed if self.hooks.observers.enqueue else self._send
-        enqueued = await send(plan.drafts, within, partial(_jobs_of_plan, plan))
+        enqueued = await send(plan.drafts, within, partial(jobs_of_plan, plan))
         return [enqueued[at] for at in plan.wanted]
 
     async def _send_observed(self, drafts: Drafts, within: Any, make: MakeJobs | None = None) -> list[Enqueued[Any]]:
@@ -287,7 +268,7 @@ class Client(ManagesJobs):
         bound = self._bound
         if not bound.is_open:
             await self.open()
-        new_jobs = [_new_job(bound.store, draft) for draft in drafts] if make is None else make(bound.store, drafts)
+        new_jobs = [new_job(bound.store, draft) for draft in drafts] if make is None else make(bound.store, drafts)
         if within is None:
             if bound.transactional is not None:
                 bound.transactional.check_unlocked()
@@ -316,7 +297,7 @@ class Client(ManagesJobs):
         """Drafts that a handler runs, as new jobs. Their ids follow from that of the job, the same in every run."""
         plan = FlowPlan.of(drafts, parent.flow or parent.id)
         ids = (f"{parent.id}.{number}" for number in itertools.count(first))
-        made = plan.new_jobs(plan.drafts, lambda: next(ids), partial(_new_job, self.store), derive=False)
+        made = plan.new_jobs(plan.drafts, lambda: next(ids), partial(new_job, self.store), derive=False)
         return made, plan.wanted
 
     def decode_result_of(self, name: str, result: Raw) -> Any:
@@ -406,83 +387,3 @@ class Client(ManagesJobs):
             worker.cancel()
             await asyncio.wait([worker])
             await self.close()
-
-
-def _jobs_of_plan(plan: FlowPlan, store: Store, drafts: Drafts) -> list[NewJob]:
-    return plan.new_jobs(drafts, store.new_id, partial(_new_job, store))
-
-
-def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
-    given = draft.options
-    if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
-        check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
-    new = NewJob(
-        id=id or given.id or store.new_id(),
-        name=draft.name,
-        queue=given.queue,
-        payload_json=draft.payload_json,
-        due=given.due if given.recurrence is None else _first_due(store, given.recurrence, given),
-        priority=given.priority,
-        unique_key=_dedupe(draft) if given.dedupe else given.unique_key,
-        tenant=given.tenant,
-        options=given.stored,
-        recurrence=given.recurrence,
-        keeps_due=given.recurrence is not None and given.due == NOW,
-    )
-    return new if given.policy is None else structs.replace(new, policy=given.policy)
-
-
-def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
-    """The first run of a recurring job: at its first occurrence, unless a time was given."""
-    now_ms = store.now()
-    first = first_occurrence(recurrence, now_ms) if given.due == NOW else given.due.resolve(now_ms)
-    until_ms = recurrence.until_ms
-    if first is None or (until_ms is not None and first > until_ms):
-        until = None if until_ms is None else str(to_datetime(until_ms))
-        raise InvalidValue("until", "an end that is not before the first run", until)
-    return at(first) if given.due == NOW else given.due
-
-
-def _dedupe(draft: Draft[Any]) -> str:
-    """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
-    from jobmill.core.unique_keys import dedupe_key, storable_key  # 2 ms, with json and hashlib
-
-    return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
-
-
-class HandlerDecorator:
-    """What `jobs.handler` and `jobs.handler(...)` are, typed so that type checkers see the function's signature."""
-
-    def __init__(self, client: Client, given: dict[str, Any]) -> None:
-        self._client = client
-        self._given = given
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context[Never], P], Coroutine[Any, Any, R]], /
-    ) -> AsyncContextHandler[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Context[Never], P], R], /) -> ContextHandler[P, R]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncHandler[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> PlainHandler[P, R]: ...
-    @overload
-    def __call__(self, **given: Unpack[HandlerOptions]) -> HandlerDecorator: ...
-    def __call__(self, *fn: Callable[..., Any], **given: Any) -> Any:
-        """Register the function, or take options for the function that follows."""
-        options = self._given | given
-        if not fn:
-            return HandlerDecorator(self._client, options)
-        (function,) = fn
-        made: Handler[..., Any] = Handler(self._client, function, options)
-        defined = self._client.defined_handlers
-        if made.name in defined:
-            other = defined[made.name].fn
-            raise InvalidValue(
-                "name", f"a name that no other handler has ({other.__module__}.{other.__qualname__} has it)", made.name
-            )
-        defined[made.name] = made
-        return made

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from jobmill.core.announcing import WorkerCard
+from jobmill.core.due import due_of
 from jobmill.core.durations import shown_ms
 from jobmill.core.findings import IDS_SHOWN, REACHABLE, Finding
 from jobmill.core.job import Job
@@ -34,6 +35,7 @@ PAGE = 1_000
 #: The number of late queues whose jobs are read, and of jobs of each.
 LATE_QUEUES_READ = 50
 OVERDUE_READ = 100
+_OLDEST = f"the {OVERDUE_READ} jobs of each queue that have been due for longest"
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class Examined(Struct, frozen=True, kw_only=True):
     #: Queues that are not paused and have a job that has been due for a minute, and such jobs of some of them.
     late_queues: Sequence[str]
     overdue: Sequence[Job]
+    #: There are more of them, which were not read.
+    has_more_overdue: bool
     recurring: Sequence[Job]
 
 
@@ -93,6 +97,7 @@ async def _facts(store: Store) -> Examined:
         running=running.jobs,
         late_queues=late,
         overdue=[job for page in pages for job in page.jobs],
+        has_more_overdue=len(late) > LATE_QUEUES_READ or any(page.next is not None for page in pages),
         recurring=recurring.jobs,
     )
 
@@ -126,17 +131,38 @@ def _no_worker(facts: Examined) -> Finding:
     return Finding(check="no_worker", level="error", text=text, evidence={"queues": idle}, remedy=remedy)
 
 
-def _unknown_names(facts: Examined) -> Finding:
+def _without_handler(facts: Examined) -> list[Job]:
+    """Jobs of queues with workers, none of which has a handler for the job."""
     known: defaultdict[str, set[str]] = defaultdict(set)
     for card in facts.workers:
         for queue in set(card.queues) - facts.foreign:
             known[queue].update(card.names)
-    unknown = sorted({job.name for job in facts.overdue if job.queue in known and job.name not in known[job.queue]})
+    return [job for job in facts.overdue if job.queue in known and job.name not in known[job.queue]]
+
+
+def _unknown_names(facts: Examined) -> Finding:
+    unknown = sorted({job.name for job in _without_handler(facts)})
     if not unknown:
-        return Finding(check="unknown_names", text="workers have handlers for all jobs that are due")
+        return Finding(
+            check="unknown_names",
+            text=f"workers have handlers for {_OLDEST if facts.has_more_overdue else 'all jobs that are due'}",
+        )
     text = f"no worker has a handler for: {', '.join(unknown[:10])}"
     remedy = "deploy workers with these handlers, or remove the jobs"
     return Finding(check="unknown_names", level="warning", text=text, evidence={"names": unknown}, remedy=remedy)
+
+
+def _blocked_lanes(facts: Examined) -> Finding:
+    """A job that no worker runs keeps its slot, so that other jobs of its lane wait for it."""
+    blocking = [job for job in _without_handler(facts) if job.lane is not None]
+    if not blocking:
+        among = f"; this is about {_OLDEST}" if facts.has_more_overdue else ""
+        return Finding(check="blocked_lanes", text=f"no lane waits for a job that no worker can run{among}")
+    lanes = sorted({f"{job.lane} (queue {job.queue})" for job in blocking})
+    text = f"jobs that no worker can run have slots of lanes: {', '.join(lanes[:10])}"
+    evidence = {"ids": [job.id for job in blocking[:IDS_SHOWN]], "lanes": lanes[:IDS_SHOWN]}
+    remedy = f"deploy workers with these handlers, or remove the jobs: jobmill jobs remove {blocking[0].id}"
+    return Finding(check="blocked_lanes", level="warning", text=text, evidence=evidence, remedy=remedy)
 
 
 def _long_runs(facts: Examined) -> Finding:
@@ -205,7 +231,8 @@ def _mixed_versions(facts: Examined) -> Finding:
 
 
 def _late_recurrences(facts: Examined) -> Finding:
-    late = [job for job in facts.recurring if job.held is None and job.due_ms < facts.now_ms - LATE_MS]
+    dues = [(due_of(job), job) for job in facts.recurring]
+    late = [job for due_ms, job in dues if due_ms is not None and due_ms < facts.now_ms - LATE_MS]
     if not late:
         return Finding(check="late_recurrences", text="all recurring jobs run in time")
     first = late[0]
@@ -229,6 +256,7 @@ CHECKS = (
     _clock_skew,
     _no_worker,
     _unknown_names,
+    _blocked_lanes,
     _long_runs,
     _lost_leases,
     _crashes,

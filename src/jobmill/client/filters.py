@@ -22,6 +22,7 @@ class FilterOptions(TypedDict, total=False):
     name: str | None
     states: State | Sequence[State] | None
     tenant: str | None
+    lane: str | None
     unique_key: str | None
     flow: str | None
     name_prefix: str | None

@@ -9,15 +9,17 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from jobmill.client.bound_store import BoundStore, StoreSwap, swapped
+from jobmill.client.explain_facts import lane_facts
 from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditFilter, AuditPage
 from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
 from jobmill.core.events import Event
-from jobmill.core.explain import AHEAD_SHOWN, DEPENDENCIES_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason, explain
+from jobmill.core.explain import explain
 from jobmill.core.findings import Finding
 from jobmill.core.job import Job
+from jobmill.core.reasons import AHEAD_SHOWN, DEPENDENCIES_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason
 from jobmill.core.tallies import MINUTE_MS, Tally
 from jobmill.core.values import Count, Depth, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobmillError, JobNotFound, ResultTimeout
@@ -252,6 +254,7 @@ class QueriesJobs:
             ids = [one.id for one in line.jobs]
             ahead = ids.index(job.id) if job.id in ids else len(ids)
         dependencies = await self._pending_dependencies(job) if job.held is not None and job.dependencies else []
+        lane = await lane_facts(self.store, job)
         now_ms = self.store.now()
         recent = await self.store.tallies(now_ms - RECENT_MS, now_ms + 1, MINUTE_MS, job.queue)
         return Facts(
@@ -265,6 +268,7 @@ class QueriesJobs:
             claimed_recently=sum(tally.claimed for tally in recent),
             lease_until_ms=lease_until_ms,
             dependencies=dependencies,
+            lane=lane,
         )
 
     async def _pending_dependencies(self, job: Job) -> list[Job]:

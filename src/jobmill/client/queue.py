@@ -1,13 +1,18 @@
-"""A queue as an application sees it: pause, resume, limits, feed."""
+"""A queue as an application sees it: pause, resume, limits, lanes, feed."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
+from jobmill.client.lane import LaneHandle, Rate, lane_change, lane_rule, shown_limits
 from jobmill.core import limits
 from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
-from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit
+from jobmill.core.queue_settings import LaneChange
+from jobmill.core.values import Lane, Pause, QueueChange, QueueSettings, RateLimit
+from jobmill.errors import InvalidValue
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -65,6 +70,57 @@ class Queue:
         text = _with_note(str(limit or "none"), note)
         return await self._configure("running_limit", QueueChange(running_limit=limit), who, text)
 
+    async def lanes(
+        self,
+        *,
+        running: int | UnsetType | None = UNSET,
+        rate: Rate | UnsetType | None = UNSET,
+        strict: bool = False,
+        who: str | None = None,
+        note: str | None = None,
+    ) -> QueueSettings:
+        """Set the rule for each lane of this queue; `running=None` removes the rule. `list_lanes` lists the lanes.
+
+        At most `running` jobs of a lane run at once, over all workers, and at most `rate`, such as `(30, "1m")`, begin
+        in each window. With `strict`, a job that waits for its next attempt keeps its slot: with `running=1` the jobs
+        of a lane end in their order. It is the whole rule: what is not given has no limit.
+        """
+        if running is UNSET and rate is UNSET and not strict:
+            advice = "running=None removes the rule, and list_lanes() lists the lanes"
+            raise InvalidValue("lanes", "a limit: running or rate", "nothing", advice)
+        rule = lane_rule(None if running is UNSET else running, None if rate is UNSET else rate, strict)
+        return await self._configure("lanes", QueueChange(lanes=rule), who, shown_limits(rule, note))
+
+    def lane(
+        self,
+        name: str,
+        *,
+        running: int | UnsetType | None = UNSET,
+        rate: Rate | UnsetType | None = UNSET,
+        strict: bool | UnsetType | None = UNSET,
+        who: str | None = None,
+        note: str | None = None,
+    ) -> LaneHandle:
+        """One lane: await it to change its own limits, or call `pause`, `resume` or `settings`.
+
+        `await jobs.queue("mail").lane("bigco", running=10)`. A limit that is not given stays; None: the rule of the
+        queue applies again.
+        """
+        change = lane_change(running, rate, strict)
+        if change == LaneChange():
+            for field, value in (("note", note), ("who", who)):
+                if value is not None:
+                    raise InvalidValue(field, f"{field} only together with limits", value, f"pause({field}=…) takes it")
+        return LaneHandle(self._client, self.name, limits.check_lane(name), change, who, note)
+
+    async def list_lanes(self, *, after: str | None = None, limit: int = 100) -> list[Lane]:
+        """Lanes with live jobs or settings, with counts of their jobs, by name: the first `limit` after `after`."""
+        limits.check_int(limit, "limit", 1, 10_000)
+        if after is not None:
+            limits.check_lane(after, "after")
+        await self._client.open()
+        return await self._client.store.lanes(self.name, None, after, limit)
+
     async def feed(self, on: bool = True, *, events_max_len: int = 10_000, who: str | None = None) -> QueueSettings:
         """Switch the event feed on or off; the last `events_max_len` events are kept."""
         limits.check_int(events_max_len, "events_max_len", 1, 2**31 - 1)
@@ -79,6 +135,8 @@ class Queue:
     async def _configure(
         self, what: str, change: QueueChange, who: str | None, note: str | None = None
     ) -> QueueSettings:
+        if who is not None:
+            limits.check_note(who, "who")
         await self._client.open()
         settings = await self._client.store.configure(self.name, change)
         await self._client.audit(what, who=who, queue=self.name, note=note)

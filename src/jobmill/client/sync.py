@@ -12,9 +12,13 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from jobmill.client.client import Client
+from jobmill.client.lane import LaneHandle, Rate
 from jobmill.client.queue import Queue
 from jobmill.errors import JobmillError
+from jobmill.runtime.tasks import end
 from jobmill.stores.common.callers import behind_django
 
 P = ParamSpec("P")
@@ -25,7 +29,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
     """An async method as one that returns its result. Type checkers see the same parameters."""
 
     @functools.wraps(method)
-    def run(self: Sync | SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self: Sync | SyncQueue | SyncLane, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if kwargs.get("within") is None:
             return self._sync(method(self._target, *args, **kwargs))
         # Here, because inside an event loop Django's `connection` is another one.
@@ -41,9 +45,9 @@ def _iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Calla
     @functools.wraps(method)
     def run(self: Sync, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items: Any = method(self._target, *args, **kwargs)
-        end: Any = object()
+        ended: Any = object()
         try:
-            while (item := self(anext(items, end))) is not end:
+            while (item := self(anext(items, ended))) is not ended:
                 yield item
         finally:
             self(items.aclose())
@@ -184,6 +188,8 @@ class SyncQueue:
     resume = _blocking(Queue.resume)
     rate_limit = _blocking(Queue.rate_limit)
     running_limit = _blocking(Queue.running_limit)
+    lanes = _blocking(Queue.lanes)
+    list_lanes = _blocking(Queue.list_lanes)
     feed = _blocking(Queue.feed)
     settings = _blocking(Queue.settings)
 
@@ -196,11 +202,48 @@ class SyncQueue:
         """The name of the queue."""
         return f"<sync methods of {self._target!r}>"
 
+    def lane(
+        self,
+        name: str,
+        *,
+        running: int | UnsetType | None = UNSET,
+        rate: Rate | UnsetType | None = UNSET,
+        strict: bool | UnsetType | None = UNSET,
+        who: str | None = None,
+        note: str | None = None,
+    ) -> SyncLane:
+        """One lane. Limits that are given are changed at once; None: the rule of the queue applies again."""
+        lane = self._target.lane(name, running=running, rate=rate, strict=strict, who=who, note=note)
+        if not running is rate is strict is UNSET:
+            self._sync(lane)
+        return SyncLane(self._sync, lane)
+
+
+class SyncLane:
+    """The methods of one lane for code without an event loop; made by `jobs.sync.queue(name).lane(lane)`."""
+
+    pause = _blocking(LaneHandle.pause)
+    resume = _blocking(LaneHandle.resume)
+    settings = _blocking(LaneHandle.settings)
+
+    def __init__(self, sync: Sync, lane: LaneHandle) -> None:
+        self._sync = sync
+        self._target = lane
+        self.queue = lane.queue
+        self.name = lane.name
+
+    def __repr__(self) -> str:
+        """The queue and the lane."""
+        return f"<sync methods of {self._target!r}>"
+
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    # At its end, the runner cancels the rest: other threads may still wait for their calls, and would wait for ever.
     with asyncio.Runner(loop_factory=lambda: loop):
         loop.run_forever()
+        # Other threads may still wait for their calls, and would wait for ever. The runner cancels each call only once,
+        # and a call that loses the cancellation would go on.
+        while rest := asyncio.all_tasks(loop):
+            loop.run_until_complete(end(rest))
 
 
 async def _awaited(call: Awaitable[T]) -> T:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from jobmill.core.due import NEVER_MS, NOW, Due, Held, at, due_fields
+from jobmill.core.due import BY_LANE, NEVER_MS, NOW, Due, Held, at, due_fields, lane_fields
 from jobmill.core.events import Event, EventType, bare_job, job_event
 from jobmill.core.flows import BY_JOBS, Dependency, FailLater, Verdict, is_bad, refused_requeue, verdict
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
@@ -57,7 +57,7 @@ class Seize(Struct, frozen=True, tag=True, kw_only=True):
 
     It is for a process that settles a job which it did not claim: seize, decide, exchange. It counts as a claim and not
     as a crash. Due time, pause and limits do not prevent it, and no rate limit counts it. The job may be settled with
-    `Lease(id, token, queue, name, until_ms)`.
+    `Lease(id, token, queue, name, until_ms, lane=lane)`.
     """
 
     #: Fresh for this call, as that of a Claim.
@@ -132,6 +132,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------------- decisions
 
 NO_SUCH_JOB = "there is no such job"
+ONLY_LANES = "only a lane holds and releases its jobs: change the limits of the lane"
 
 
 def key_taken(owner: str) -> str:
@@ -165,6 +166,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     deferred_error: str | None = None
     #: For a requeue: the edges of the job, each in the present state of its dependency.
     edges: tuple[Dependency, ...] = ()
+    lane: str | None = None
     #: False for a job of another system, whose own retention applies when it is cancelled.
     has_our_retention: bool = True
 
@@ -182,6 +184,7 @@ class Subject(Struct, frozen=True, kw_only=True):
             recurrence=job.recurrence,
             keep_failed=job.options.keep_failed,
             deferred_error=job.deferred_error,
+            lane=job.lane,
         )
 
 
@@ -215,7 +218,7 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
         case Requeue():
             return _requeue(change, subject, now_ms, index)
         case Reschedule():
-            return Patch(fields={**due_fields(subject.held, change.due, now_ms), "updated_ms": now_ms})
+            return Patch(fields={**_due_fields(subject, change.due, now_ms), "updated_ms": now_ms})
         case Reprioritize():
             return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
         case Remove():
@@ -265,7 +268,10 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
     looked = verdict(subject.edges)
     if isinstance(looked, FailLater):
         return next(refused_requeue(edge) for edge in subject.edges if is_bad(edge.state) and edge.if_failed == "fail")
-    waits = {"held": Held(by=(BY_JOBS,), due=due), "due_ms": NEVER_MS} if looked == "hold" else {"due_ms": due.at_ms}
+    held = Held(by=(BY_JOBS,), due=due) if looked == "hold" else None
+    waits = {"due_ms": due.at_ms} if held is None else {"held": held, "due_ms": NEVER_MS}
+    if subject.lane is not None:
+        waits = lane_fields(held, due, now_ms)
     return Patch(
         fields={
             "state": "waiting",
@@ -305,9 +311,17 @@ def _no_longer_held(subject: Subject, now_ms: int) -> dict[str, Any]:
     return {} if subject.held is None else {"held": None, "due_ms": subject.held.due.resolve(now_ms)}
 
 
-def _hold(change: Hold, subject: Subject, now_ms: int) -> Patch:
+def _due_fields(subject: Subject, due: Due, now_ms: int) -> dict[str, Any]:
+    """The fields of a job that gets a due time. A running job has its slot until its run ends."""
+    return due_fields(subject.held, due, now_ms, subject.lane if subject.state == "waiting" else None)
+
+
+def _hold(change: Hold, subject: Subject, now_ms: int) -> Patch | str:
+    if change.by == BY_LANE:
+        return ONLY_LANES
     held = subject.held or Held(by=(), due=at(subject.due_ms))
-    by = tuple(sorted({*held.by, change.by}))
+    # A job with a lane gives up its slot.
+    by = tuple(sorted({*held.by, change.by} if subject.lane is None else {*held.by, change.by, BY_LANE}))
     if change.by == "person":
         held = structs.replace(held, who=change.who, note=change.note)
     return Patch(fields={"held": structs.replace(held, by=by), "due_ms": NEVER_MS, "updated_ms": now_ms})
@@ -319,12 +333,16 @@ def _release(change: Release, subject: Subject, now_ms: int) -> Patch | str:
         return "the job is not held"
     if change.by not in held.by:
         return f"the job is held by {' and '.join(held.by)}, not by {change.by}"
+    if change.by == BY_LANE:
+        return ONLY_LANES
     rest = tuple(one for one in held.by if one != change.by)
     if not rest:
         return Patch(fields={**_no_longer_held(subject, now_ms), "updated_ms": now_ms})
     if change.by == "person":
         held = structs.replace(held, who=None, note=None)
-    return Patch(fields={"held": structs.replace(held, by=rest), "updated_ms": now_ms})
+    held = structs.replace(held, by=rest)
+    fields = lane_fields(held, held.due, now_ms) if rest == (BY_LANE,) else {"held": held}
+    return Patch(fields={**fields, "updated_ms": now_ms})
 
 
 # ---------------------------------------------------------------------------------------------------- dependents
@@ -372,12 +390,14 @@ def held_again(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None
     if looked != "hold" or waits_for_jobs(dependent):
         return None
     patch = _hold(Hold(by=BY_JOBS), dependent, now_ms)
+    assert isinstance(patch, Patch), patch
     return structs.replace(patch, fields=patch.fields | {"deferred_error": None})
 
 
-def new_hold(due: Due, now_ms: int) -> Held:
+def new_hold(due: Due, now_ms: int, lane: str | None = None) -> Held:
     """The hold of a new job that waits for others. A delay counts from its release, otherwise it keeps its position."""
-    return Held(by=(BY_JOBS,), due=due if due.after_ms else at(due.resolve(now_ms)))
+    by = (BY_JOBS,) if lane is None else (BY_JOBS, BY_LANE)
+    return Held(by=by, due=due if due.after_ms else at(due.resolve(now_ms)))
 
 
 def _pin(change: Pin, subject: Subject, now_ms: int) -> Patch | str:
@@ -399,7 +419,7 @@ def _new_rule(rule: Recurrence, subject: Subject, now_ms: int) -> Patch | str:
         return f"the rule cannot be read: {error}"
     if first_ms is None:
         return "the rule has no occurrence any more"
-    due = due_fields(subject.held, at(first_ms), now_ms)
+    due = _due_fields(subject, at(first_ms), now_ms)
     return Patch(fields={"recurrence": rule, **due, "occurrence_ms": first_ms, "updated_ms": now_ms})
 
 

@@ -8,84 +8,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from jobmill.core.announcing import WorkerCard
-from jobmill.core.durations import shown_ms, to_datetime
+from jobmill.core.due import BY_LANE, in_lane
+from jobmill.core.durations import shown_ms
+from jobmill.core.explain_lanes import lane_fine, lane_reasons
 from jobmill.core.flows import BY_JOBS
 from jobmill.core.job import Job
-from jobmill.core.values import Depth, QueueSettings
-
-Code: TypeAlias = Literal[
-    "finished",
-    "running",
-    "worker_lost",
-    "foreign_owner",
-    "held_by_person",
-    "held_by_jobs",
-    "held",
-    "dependency_failed",
-    "unreadable",
-    "waits_for_signal",
-    "not_due",
-    "retry_backoff",
-    "queue_paused",
-    "no_worker",
-    "no_worker_for_queue",
-    "no_worker_for_name",
-    "workers_stopping",
-    "queue_running_limit",
-    "queue_rate_limit",
-    "workers_full",
-    "store_clock_skew",
-    "behind",
-    "ready",
-]
-CODES: tuple[Code, ...] = get_args(Code)
-
-#: How far a claim order is read for the position of a job.
-AHEAD_SHOWN = 1_000
-RUNNING_SHOWN = 5
-DEPENDENCIES_SHOWN = 5
-#: The time from which the speed of a queue is estimated.
-RECENT_MS = 5 * 60_000
-#: A clock that is off by more than this is worth a reason.
-MAX_SKEW_MS = 1_000
-
-
-class Reason(Struct, frozen=True, kw_only=True):
-    """One reason why a job does not run."""
-
-    code: Code
-    #: A sentence for people.
-    text: str
-    #: What the reason is based on, for programs.
-    evidence: dict[str, Any] = {}
-    #: What to do; None if there is nothing to do but wait.
-    remedy: str | None = None
-
-
-class Facts(Struct, frozen=True, kw_only=True):
-    """What a store knows about a job and the queue that it is in."""
-
-    job: Job
-    now_ms: int
-    settings: QueueSettings = QueueSettings()
-    depth: Depth
-    workers: Sequence[WorkerCard] = ()
-    #: Jobs of the queue that run now, those that have run longest first.
-    running: Sequence[Job] = ()
-    #: How many jobs of the queue come before this one; None if that is not known.
-    ahead: int | None = None
-    #: How many jobs of the queue were claimed in the last minutes.
-    claimed_recently: int = 0
-    #: When the lease of a running job ends, or has ended.
-    lease_until_ms: int | None = None
-    #: Jobs that this job waits for and that have not ended, at most `DEPENDENCIES_SHOWN`.
-    dependencies: Sequence[Job] = ()
+from jobmill.core.reasons import AHEAD_SHOWN, MAX_SKEW_MS, RECENT_MS, Facts, Reason, iso_text, span_text
 
 
 def explain(facts: Facts) -> list[Reason]:
@@ -99,6 +31,7 @@ def explain(facts: Facts) -> list[Reason]:
         *_held(facts),
         *_unreadable(facts),
         *_not_due(facts),
+        *lane_reasons(facts),
         *_paused(facts),
         *_no_worker(facts),
         *_limits(facts),
@@ -118,12 +51,13 @@ def fine(facts: Facts, found: Sequence[Reason]) -> list[str]:
     limit, rate = settings.running_limit, settings.rate_limit
     running = f"{depth.running} of at most {limit} jobs of the queue run" if limit else "the queue has no running limit"
     rated = f"the rate limit ({rate.count} per {shown_ms(rate.per_ms)}) is not used up" if rate else None
-    due = None if job.held else f"the job is due since {_iso(job.due_ms)}"
+    due = None if job.held else f"the job is due since {iso_text(job.due_ms)}"
     no_worker = {"no_worker", "no_worker_for_queue", "no_worker_for_name", "workers_stopping"}
     checked: tuple[tuple[set[str], str | None], ...] = (
-        ({"held", "held_by_person", "held_by_jobs"}, "nothing holds the job"),
+        ({"held", "held_by_person", "held_by_jobs"}, None if job.held else "nothing holds the job"),
         ({"not_due", "retry_backoff", "waits_for_signal"}, due),
         ({"unreadable", "dependency_failed"}, "its payload can be read"),
+        *lane_fine(facts),
         ({"queue_paused"}, f"the queue {job.queue} is not paused"),
         (no_worker, f"{able} {'worker' if able == 1 else 'workers'} can run it" if able else None),
         ({"queue_running_limit"}, running),
@@ -138,7 +72,7 @@ def fine(facts: Facts, found: Sequence[Reason]) -> list[str]:
 
 
 def _finished(job: Job) -> Reason:
-    at = None if job.finished_ms is None else _iso(job.finished_ms)
+    at = None if job.finished_ms is None else iso_text(job.finished_ms)
     error = f": {job.error}" if job.state == "failed" and job.error else ""
     remedy = None if job.state == "succeeded" else f"run it again: jobmill jobs requeue {job.id}"
     evidence = {"state": job.state, "finished_at": at, "error": job.error, "attempts": job.attempt}
@@ -161,12 +95,10 @@ def _running(facts: Facts) -> Reason:
     has_ended = facts.lease_until_ms is not None and facts.lease_until_ms <= facts.now_ms
     owner = next((card for card in facts.workers if card.system == "jobmill" and card.name == job.worker), None)
     if owner is not None and not has_ended:
-        text = f"the job runs on worker {job.worker}, for {_span(since_ms)}"
+        text = f"the job runs on worker {job.worker}, for {span_text(since_ms)}"
         if facts.lease_until_ms is not None:
-            left = _span(facts.lease_until_ms - facts.now_ms)
-            text += (
-                f"; if that worker has died, another one takes the job over at {_iso(facts.lease_until_ms)}, in {left}"
-            )
+            end, left = iso_text(facts.lease_until_ms), span_text(facts.lease_until_ms - facts.now_ms)
+            text += f"; if that worker has died, another one takes the job over at {end}, in {left}"
         return Reason(code="running", text=text, evidence=evidence)
     foreign = [card for card in facts.workers if card.system != "jobmill" and job.queue in card.queues]
     if not has_ended and foreign and (job.worker is None or any(card.name == job.worker for card in foreign)):
@@ -184,9 +116,9 @@ def _worker_lost(facts: Facts, evidence: dict[str, Any], has_ended: bool) -> Rea
     if until_ms is None:
         again, remedy = "Jobmill does not take it over", "start a worker of the program that has claimed it"
     elif has_ended:
-        again = f"since {_iso(until_ms)} another worker may take it over"
+        again = f"since {iso_text(until_ms)} another worker may take it over"
     else:
-        again = f"another worker takes it over at {_iso(until_ms)}, in {_span(until_ms - facts.now_ms)}"
+        again = f"another worker takes it over at {iso_text(until_ms)}, in {span_text(until_ms - facts.now_ms)}"
     text = f"the job is running, but {worker} {lost}; {again}"
     return Reason(code="worker_lost", text=text, evidence=evidence, remedy=remedy)
 
@@ -206,7 +138,8 @@ def _held(facts: Facts) -> Iterator[Reason]:
         yield Reason(code="held_by_person", text=text, evidence=evidence, remedy=remedy)
     if BY_JOBS in held.by:
         yield _held_by_jobs(facts)
-    others = [one for one in held.by if one not in ("person", BY_JOBS)]
+    # The lane has reasons of its own, and concerns a job only if nothing else holds it.
+    others = [one for one in held.by if one not in ("person", BY_JOBS, BY_LANE)]
     if others:
         text = f"the job is held by {' and '.join(f'its {one}' for one in others)}"
         yield Reason(code="held", text=text, evidence={"by": others})
@@ -242,9 +175,11 @@ def _unreadable(facts: Facts) -> Iterator[Reason]:
 
 def _not_due(facts: Facts) -> Iterator[Reason]:
     job = facts.job
-    if job.held is not None or job.due_ms <= facts.now_ms:
+    # A lane holds a job that is due later, too.
+    due_ms = job.held.due.resolve(facts.now_ms) if job.held is not None and in_lane(job.held) else job.due_ms
+    if (job.held is not None and not in_lane(job.held)) or due_ms <= facts.now_ms:
         return
-    due_at, wait = _iso(job.due_ms), _span(job.due_ms - facts.now_ms)
+    due_at, wait = iso_text(due_ms), span_text(due_ms - facts.now_ms)
     evidence: dict[str, Any] = {"due_at": due_at}
     if job.waits_for is not None:
         text = f"the job waits for the signal {job.waits_for!r}, at most until {due_at}"
@@ -271,8 +206,8 @@ def _paused(facts: Facts) -> Iterator[Reason]:
     evidence: dict[str, Any] = {"queue": queue}
     if pause is not None:
         text += f" by {pause.who}" if pause.who else ""
-        text += f" since {_iso(pause.since_ms)}" if pause.since_ms is not None else ""
-        text += f" until {_iso(pause.until_ms)}" if pause.until_ms is not None else ""
+        text += f" since {iso_text(pause.since_ms)}" if pause.since_ms is not None else ""
+        text += f" until {iso_text(pause.until_ms)}" if pause.until_ms is not None else ""
         text += f": {pause.note}" if pause.note else ""
         evidence |= msgspec.to_builtins(pause)
     yield Reason(code="queue_paused", text=text, evidence=evidence, remedy=f"resume it: jobmill queues resume {queue}")
@@ -323,7 +258,7 @@ def _limits(facts: Facts) -> Iterator[Reason]:
         yield Reason(code="queue_running_limit", text=text, evidence=evidence, remedy=remedy)
     if depth.limited_until_ms is not None and settings.rate_limit is not None:
         rate = settings.rate_limit
-        until = _iso(depth.limited_until_ms)
+        until = iso_text(depth.limited_until_ms)
         text = f"the rate limit of the queue ({rate.count} per {shown_ms(rate.per_ms)}) is used up until {until}"
         evidence = {"until": until, "count": rate.count, "per_ms": rate.per_ms}
         yield Reason(code="queue_rate_limit", text=text, evidence=evidence)
@@ -341,7 +276,7 @@ def _skew(facts: Facts) -> Iterator[Reason]:
     off = _off(facts)
     if off and facts.job.due_ms <= facts.now_ms:
         worst = max(off.items(), key=lambda one: abs(one[1]))
-        text = f"the clock of worker {worst[0]} differs from the clock of the store by {_span(abs(worst[1]))}"
+        text = f"the clock of worker {worst[0]} differs from the clock of the store by {span_text(abs(worst[1]))}"
         remedy = "set the clocks of the workers by NTP"
         yield Reason(code="store_clock_skew", text=text, evidence={"skew_ms": off}, remedy=remedy)
 
@@ -360,17 +295,6 @@ def _in_line(facts: Facts) -> Reason:
     if facts.claimed_recently:
         wait_ms = ahead * RECENT_MS // facts.claimed_recently
         evidence["estimate_ms"] = wait_ms
-        text += f"; at the speed of the last {shown_ms(RECENT_MS)} that takes about {_span(wait_ms)}"
+        text += f"; at the speed of the last {shown_ms(RECENT_MS)} that takes about {span_text(wait_ms)}"
     remedy = f"start more workers, or give it a smaller priority: jobmill jobs reprioritize {job.id} --priority 0"
     return Reason(code="behind", text=text, evidence=evidence, remedy=remedy)
-
-
-def _span(ms: int) -> str:
-    """A duration, as exact as a person needs it."""
-    unit = 60_000 if ms >= 3_600_000 else 1_000 if ms >= 10_000 else 1
-    return shown_ms(ms // unit * unit)
-
-
-def _iso(ms: int) -> str:
-    text: str = msgspec.to_builtins(to_datetime(ms))
-    return text

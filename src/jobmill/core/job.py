@@ -178,6 +178,8 @@ class Job(
     dependencies: int = 0
     #: The name of the signal that a waiting job waits for, until its due time.
     waits_for: str | None = None
+    #: The jobs of its queue with the same lane share limits.
+    lane: str | None = None
     # Why the next claim must fail this job instead of running it: BullMQ's deferred failure, or an unreadable job.
     deferred_error: str | None = None
 
@@ -267,7 +269,7 @@ _SHOWN = (
         "result",
     ),
     *("error", "attempts", "unique_key", "tenant", "headers", "options", "recurrence", "runs", "failed_runs"),
-    *("last_error", "last_finished_at", "flow", "dependencies", "waits_for"),
+    *("last_error", "last_finished_at", "flow", "dependencies", "waits_for", "lane"),
 )
 
 

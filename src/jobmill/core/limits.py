@@ -66,6 +66,13 @@ def check_tenant(tenant: object, field: str = "tenant") -> str:
     return _text(tenant, field, MAX_NAME, _CONTROL, "control characters")
 
 
+def check_lane(lane: object, field: str = "lane") -> str:
+    """The lane of a job: a key, such as that of a customer."""
+    if lane is not None and not isinstance(lane, str):
+        raise InvalidValue(field, _expected(MAX_NAME, "control characters"), lane, "str() makes a text of an id")
+    return _text(lane, field, MAX_NAME, _CONTROL, "control characters")
+
+
 def check_note(note: object, field: str = "note") -> str:
     """What a person writes about an act, or the person's name."""
     return _text(note, field, MAX_KEY, _CONTROL, "control characters")
@@ -164,16 +171,24 @@ def log_line(text: str) -> str:
     return encoded[: MAX_LINE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
+def _expected(most: int, never_text: str) -> str:
+    return f"a text of 1 to {most} characters without {never_text}"
+
+
 def _text(value: object, field: str, most: int, never: re.Pattern[str], never_text: str) -> str:
-    expected = f"a text of 1 to {most} characters without {never_text}"
+    expected = _expected(most, never_text)
     if not isinstance(value, str) or not value.strip():
-        raise InvalidValue(field, expected, value)
+        is_blank = isinstance(value, str) and value != ""
+        raise InvalidValue(field, expected, value, "it has only white space" if is_blank else "")
     try:
         # JavaScript, which shares some stores, counts UTF-16 units. No store can hold a lone surrogate.
         units = len(value.encode("utf-16-le")) // 2
     except UnicodeEncodeError:
         raise InvalidValue(field, "a text without lone surrogates", value) from None
-    if units > most or never.search(value):
+    if units > most:
+        counted = "; characters such as emoji count as two" if units > len(value) else ""
+        raise InvalidValue(field, expected, value, f"it has {units:,}{counted}")
+    if never.search(value):
         raise InvalidValue(field, expected, value)
     return value
 

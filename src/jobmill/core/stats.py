@@ -57,6 +57,7 @@ def matches(job: Job, wanted: Filter) -> bool:
         and (wanted.tenant is None or job.tenant == wanted.tenant)
         and (wanted.unique_key is None or job.unique_key == wanted.unique_key)
         and (wanted.flow is None or job.flow == wanted.flow)
+        and (wanted.lane is None or job.lane == wanted.lane)
         and (not wanted.declared or (job.recurrence is not None and job.recurrence.declared))
         and (wanted.held is None or (job.held is not None) == wanted.held)
         and (wanted.recurring is None or (job.recurrence is not None) == wanted.recurring)

@@ -31,6 +31,7 @@ class Owner(Struct, frozen=True, kw_only=True, gc=False):
     id: str
     state: State
     held: Held | None = None
+    lane: str | None = None
     is_recurring: bool = False
     #: Its run is suspended: what it has done so far belongs to its payload.
     is_suspended: bool = False
@@ -42,6 +43,7 @@ class Owner(Struct, frozen=True, kw_only=True, gc=False):
             id=job.id,
             state=job.state,
             held=job.held,
+            lane=job.lane,
             is_recurring=job.recurrence is not None,
             is_suspended=is_suspended(job.held, job.started_ms, job.waits_for),
         )
@@ -81,5 +83,5 @@ def _replace(due: Due, owner: Owner, now_ms: int) -> Replace:
     """Without a due time of its own, the new job leaves the owner its place in the queue."""
     fields: dict[str, Any] = {"updated_ms": now_ms}
     if due != NOW:
-        fields |= due_fields(owner.held, due, now_ms)
+        fields |= due_fields(owner.held, due, now_ms, owner.lane)
     return Replace(fields=fields)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import Struct, structs
 
 from jobmill.core.due import NOW as NOW
 from jobmill.core.due import Due as Due
@@ -19,6 +19,11 @@ from jobmill.core.due import after as after
 from jobmill.core.due import at as at
 from jobmill.core.flows import After
 from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, LogLevel, Progress, State
+from jobmill.core.queue_settings import LaneSettings
+from jobmill.core.queue_settings import Pause as Pause
+from jobmill.core.queue_settings import QueueChange as QueueChange
+from jobmill.core.queue_settings import QueueSettings as QueueSettings
+from jobmill.core.queue_settings import RateLimit as RateLimit
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.unique_policy import UniquePolicy
 
@@ -46,6 +51,8 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     flow: str | None = None
     #: What happens if its unique key is taken. None: it is a duplicate while a live job has the key.
     policy: UniquePolicy | None = None
+    #: The jobs of its queue with the same lane share limits.
+    lane: str | None = None
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -80,6 +87,8 @@ class Lease(Struct, frozen=True, gc=False):
     until_ms: int
     # How the store finds the row again without a query by id; only the store reads it.
     locator: Any = None
+    #: The lane of the job. A settlement that ends its slot must know it, also if the job cannot be read.
+    lane: str | None = None
 
     def __repr__(self) -> str:
         """Without the token: it must not reach a log."""
@@ -285,6 +294,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     name_prefix: str | None = None
     #: Only jobs of this flow.
     flow: str | None = None
+    #: Only jobs of this lane.
+    lane: str | None = None
     #: The class of the error of the last attempt that did not succeed, as `Attempt.error_type` has it.
     error_type: str | None = None
     #: Fields of the payload, which must have these values. A store need not search more than `PAYLOADS_SEARCHED` jobs,
@@ -393,6 +404,26 @@ class Depth(Struct, frozen=True, kw_only=True):
     exact: bool = True
 
 
+#: `lanes` counts at most this number of jobs of each lane and kind.
+LANE_LIMIT = 1_000
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """One lane of a queue: its settings and its live jobs. Where a count has reached the limit, there may be more."""
+
+    queue: str
+    name: str
+    settings: LaneSettings = LaneSettings()
+    #: Jobs that have a slot: those that run, and those that a worker may claim.
+    running: int = 0
+    admitted: int = 0
+    #: Jobs that the lane holds: those that could run, and those that are due later.
+    ready: int = 0
+    later: int = 0
+    #: When its rate allows the next job; None if it allows one now, or if the lane has no rate.
+    limited_until_ms: int | None = None
+
+
 class Stats(Struct, frozen=True, kw_only=True):
     """Statistics of one queue and name. Durations are those of succeeded jobs that are still in the store.
 
@@ -412,54 +443,6 @@ class Stats(Struct, frozen=True, kw_only=True):
     p50_ms: float | None = None
     p95_ms: float | None = None
     p99_ms: float | None = None
-
-
-# ---------------------------------------------------------------------------------------------------- queues
-
-
-class RateLimit(Struct, frozen=True):
-    """At most `count` claims in each window of `per_ms`; a window opens with the first claim after the last window."""
-
-    count: int
-    per_ms: int
-
-
-class Pause(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who paused a queue, why, since when and until when. A pause by another program has none of it."""
-
-    who: str | None = None
-    note: str | None = None
-    since_ms: int | None = None
-    #: The queue resumes by itself at this instant.
-    until_ms: int | None = None
-
-
-class QueueSettings(Struct, frozen=True, kw_only=True):
-    """The settings of one queue."""
-
-    paused: bool = False
-    pause: Pause | None = None
-    rate_limit: RateLimit | None = None
-    running_limit: int | None = None
-    feed: bool = False
-    events_max_len: int = 10_000
-
-    def at(self, now_ms: int) -> QueueSettings:
-        """The settings as they apply at this time: a pause that is over is left out."""
-        if self.pause is None or self.pause.until_ms is None or now_ms < self.pause.until_ms:
-            return self
-        return structs.replace(self, paused=False, pause=None)
-
-
-class QueueChange(Struct, frozen=True, kw_only=True):
-    """Settings to change; those that are UNSET stay. A change of `paused` without a `pause` removes the old one."""
-
-    paused: bool | UnsetType = UNSET
-    pause: Pause | UnsetType | None = UNSET
-    rate_limit: RateLimit | UnsetType | None = UNSET
-    running_limit: int | UnsetType | None = UNSET
-    feed: bool | UnsetType = UNSET
-    events_max_len: int | UnsetType = UNSET
 
 
 class Purged(Struct, frozen=True):

@@ -22,6 +22,10 @@ class Fields:
         """A text; None if the field is empty or missing."""
         return next(iter(self.all(name)), "").strip() or None
 
+    def exact(self, name: str) -> str | None:
+        """A text with the spaces around it, which belong to the name of a lane; None if the field is empty."""
+        return next(iter(self.all(name)), "") or None
+
     def text(self, name: str) -> str:
         """A text that must be given."""
         value = self.optional(name)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from jobmill._version import __version__
+from jobmill.core.durations import shown_ms
 from jobmill.core.tallies import Tally, added_groups
 from jobmill.core.values import CountUpTo
 from jobmill.dashboard import charts, shown
@@ -62,6 +63,9 @@ def environment() -> jinja2.Environment:
         number=shown.number,
         count=shown.count,
         duration=shown.duration,
+        rate=shown.rate,
+        per=shown.per,
+        window=shown_ms,
         size=shown.size,
         short_id=shown.short_id,
         json=shown.json_element,
@@ -69,7 +73,7 @@ def environment() -> jinja2.Environment:
         sentence=shown.sentence,
         traceback=shown.traceback_element,
     )
-    made.globals.update(charts=charts, HIDDEN=shown.HIDDEN)
+    made.globals.update(charts=charts, HIDDEN=shown.HIDDEN, WINDOWS=shown.WINDOWS)
     return made
 
 

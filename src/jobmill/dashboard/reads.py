@@ -14,7 +14,7 @@ from jobmill.core.findings import Finding
 from jobmill.core.flows import Dependency, Dependent, Recorded
 from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.tallies import MINUTE_MS, Tally
-from jobmill.core.values import Count, CountUpTo, Depth, Filter, FlowCount, LogLine, Page, QueueSettings
+from jobmill.core.values import Count, CountUpTo, Depth, Filter, FlowCount, Lane, LogLine, Page, QueueSettings
 from jobmill.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -80,6 +80,11 @@ class Reads:
             return {queue: one.at(now_ms) for queue, one in (await self.jobs.store.settings()).items()}
 
         return await self._shared("settings", read)
+
+    async def lanes(self, queue: str, names: Sequence[str] | None, after: str | None, limit: int) -> list[Lane]:
+        """Lanes of a queue, by name."""
+        key = ("lanes", queue, None if names is None else tuple(names), after, limit)
+        return await self._shared(key, lambda: self.jobs.store.lanes(queue, names, after, limit))
 
     async def workers(self) -> list[WorkerCard]:
         """The workers that run now."""

@@ -19,6 +19,7 @@ from cronsim import CronSim
 from msgspec import Struct
 
 from jobmill.core.cron import Cron
+from jobmill.core.due import due_of
 from jobmill.core.durations import instant_ms, shown_ms, to_datetime
 from jobmill.core.job import Job
 from jobmill.core.lifecycle import occurrence_of
@@ -233,11 +234,11 @@ def _list(texts: Iterable[str]) -> str:
 
 def coming(job: Job, now_ms: int, count: int) -> list[int]:
     """When a recurring job runs next; nothing for a held job. InvalidValue if its rule cannot be read."""
-    rule = job.recurrence
-    if rule is None or job.held is not None:
+    rule, due_ms = job.recurrence, due_of(job)
+    if rule is None or due_ms is None:
         return []
     if job.state == "waiting":
-        found, after_ms = [job.due_ms], max(job.due_ms, now_ms)
+        found, after_ms = [due_ms], max(due_ms, now_ms)
     else:
         found, after_ms = [], now_ms
     occurrence_ms: int | None = next_occurrence(rule, occurrence_of(job), after_ms)
@@ -276,7 +277,7 @@ def coming_week(jobs: Iterable[Job], now_ms: int, zone: tzinfo) -> tuple[list[Ca
     """How many runs the schedules of these jobs have in each hour of the coming week, and whether that is all."""
     week = Week(now_ms, zone)
     for job in jobs:
-        if job.recurrence is not None and job.held is None:
+        if job.recurrence is not None and due_of(job) is not None:
             with contextlib.suppress(InvalidValue):  # the row of such a job says that its rule cannot be read
                 week.add(job, job.recurrence)
     week.add_crons()

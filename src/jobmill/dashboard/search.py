@@ -20,7 +20,7 @@ from jobmill.core import limits
 from jobmill.core.durations import instant_ms, to_ms
 from jobmill.core.job import FINAL, State
 from jobmill.core.values import Filter
-from jobmill.dashboard.view import NotAllowed, View
+from jobmill.dashboard.view import NotAllowed, View, quoted
 from jobmill.errors import InvalidValue
 
 #: The tabs: the word in the URL and on the page, and what it adds to a filter.
@@ -37,7 +37,14 @@ TABS: Final[dict[str, dict[str, Any]]] = {
 }
 
 #: Qualifiers whose value is a text of a filter.
-_TEXTS: Final = {"queue": "queue", "error": "error_type", "tenant": "tenant", "unique": "unique_key", "flow": "flow"}
+_TEXTS: Final = {
+    "queue": "queue",
+    "error": "error_type",
+    "tenant": "tenant",
+    "lane": "lane",
+    "unique": "unique_key",
+    "flow": "flow",
+}
 _KNOWN: Final = (*_TEXTS, "name", "since", "recurring", "state")
 _PAYLOAD: Final = "payload."
 _MAX_INTEGER: Final = 2**63 - 1
@@ -164,7 +171,7 @@ def _read(view: View, word: Word, made: dict[str, Any]) -> str:
         made[field] = _yes_or_no(word.plain)
     else:
         made[_TEXTS.get(field, field)] = _not_empty(field, word.plain)
-    return f"{field}:{_quoted(word.plain)}"
+    return f"{field}:{quoted(word.plain)}"
 
 
 def _read_name(value: str, made: dict[str, Any]) -> str:
@@ -175,7 +182,7 @@ def _read_name(value: str, made: dict[str, Any]) -> str:
         raise InvalidValue("name", "a name, or its beginning and one *", value, "write other * in quotation marks")
     name = _unquoted(value)
     made["name_prefix" if is_prefix else "name"] = name if is_prefix else _not_empty("name", name)
-    text = _quoted(name, "*" in name) if name else ""
+    text = quoted(name, "*" in name) if name else ""
     return f"name:{text}*" if is_prefix else f"name:{text}"
 
 
@@ -191,7 +198,7 @@ def _read_payload(view: View, word: Word, made: dict[str, Any]) -> str:
     if not is_text and isinstance(json, int) and abs(json) > _MAX_INTEGER:
         raise InvalidValue(f"payload.{field}", "an integer of 64 bits, or a text in quotation marks", text)
     made.setdefault("payload", {})[field] = text if is_text else json
-    return f"{_PAYLOAD}{_quoted(field, ':' in field)}:{_quoted(text, is_text and is_json)}"
+    return f"{_PAYLOAD}{quoted(field, ':' in field)}:{quoted(text, is_text and is_json)}"
 
 
 def _json(text: str) -> tuple[Any, bool]:
@@ -246,14 +253,6 @@ def _with_tab(wanted: Filter, tab: str, now_ms: int, since_ms: int | None) -> Fi
 
 def _unquoted(text: str) -> str:
     return _QUOTED_PART.sub(lambda part: re.sub(r"\\(.)", r"\1", part[0][1:-1], flags=re.DOTALL), text)
-
-
-def _quoted(text: str, always: bool = False) -> str:
-    """A text as a value of a search, in quotation marks if it needs them."""
-    if text and not always and re.search(r'[\s"]', text) is None:
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _known_text() -> str:

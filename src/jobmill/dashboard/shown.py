@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from jobmill.core.durations import to_datetime
-from jobmill.core.values import DEPTH_LIMIT
+from jobmill.core.durations import shown_ms, to_datetime
+from jobmill.core.values import DEPTH_LIMIT, RateLimit
 
 HIDDEN: Final = "•••• hidden"
+#: Windows of a rate that a form offers, in words.
+WINDOWS: Final = {"1s": "a second", "1m": "a minute", "1h": "an hour"}
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 # JavaScript cannot hold larger integers exactly: as text they stay what they are.
 _MAX_SAFE: Final = 2**53 - 1
@@ -44,6 +46,17 @@ def duration(ms: float | None) -> str:
     if ms < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
+
+
+def rate(limit: RateLimit) -> str:
+    """A rate in words: "30 a minute", "5 in 1m30s"."""
+    return f"{limit.count:,} {per(limit)}"
+
+
+def per(limit: RateLimit) -> str:
+    """The window of a rate in words: "a minute", "in 1m30s"."""
+    window = shown_ms(limit.per_ms)
+    return WINDOWS.get(window, f"in {window}")
 
 
 def size(number: float) -> str:

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from jobmill.core.due import in_lane
 from jobmill.core.job import ATTEMPTS_KEPT, Attempt, Job
 from jobmill.dashboard.shown import duration
 
@@ -148,12 +149,20 @@ def _last(job: Job, now_ms: int, max_attempts: int | None) -> Iterator[TimelineE
     elif job.state == "cancelled":
         yield TimelineEntry(shape="cancelled", text="Cancelled", at_ms=job.finished_ms)
     else:
-        shape, word = state_of(job, now_ms)
+        shape, _ = state_of(job, now_ms)
         at_ms = None if job.due_at is None else int(job.due_at.timestamp() * 1000)
-        by = "" if job.held is None else f", by {', '.join(job.held.by)}"
-        due = "due since" if word == "due" else "due at"
-        note = due if word != "held" else f"held{by}" if at_ms is None else f"held{by}, {due}"
-        yield TimelineEntry(shape=shape, text=number, at_ms=at_ms, note=note)
+        yield TimelineEntry(shape=shape, text=number, at_ms=at_ms, note=_waits(job, at_ms, now_ms))
+
+
+def _waits(job: Job, due_ms: int | None, now_ms: int) -> str:
+    """What a waiting job waits for, before the time when it is due or has joined its lane."""
+    is_due = due_ms is not None and due_ms <= now_ms
+    if in_lane(job.held):
+        return f"in lane {job.lane} since" if is_due else f"in lane {job.lane}, due at"
+    if job.held is not None:
+        held = f"held, by {', '.join(job.held.by)}"
+        return held if due_ms is None else f"{held}, due at"
+    return "due since" if is_due else "due at"
 
 
 def bar(job: Job, now_ms: int) -> list[BarPart]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 import zoneinfo
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
@@ -65,7 +64,15 @@ _INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 def search_text(words: Mapping[str, str]) -> str:
     """The text of a search with these filters."""
-    return " ".join(shlex.quote(f"{qualifier}:{value}") for qualifier, value in words.items())
+    return " ".join(f"{qualifier}:{quoted(value, '*' in value)}" for qualifier, value in words.items())
+
+
+def quoted(text: str, always: bool = False) -> str:
+    """A text as a value of a search, in quotation marks if it needs them."""
+    if text and not always and re.search(r'[\s"]', text) is None:
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 class View:

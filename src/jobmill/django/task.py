@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, Par
 
 from msgspec import Struct
 
-from jobmill.core.limits import check_tenant, check_unique_key
+from jobmill.core.limits import check_lane, check_tenant, check_unique_key
 from jobmill.core.retry import exponential
 from jobmill.core.unique_policy import WhenLive
 from jobmill.django.interface import InvalidTask, Task, normalize_json, task_backends
@@ -25,7 +25,7 @@ JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep
 #: Options that jobs do not store: a worker has those of the task as it is defined, or as the settings name it.
 ERROR_OPTIONS: Final = ("retry_on", "fail_on")
 #: Options of a task only: a text, or a function that makes one from the arguments of the task.
-FROM_ARGUMENTS: Final = ("unique_key", "tenant")
+FROM_ARGUMENTS: Final = ("unique_key", "tenant", "lane")
 #: The default of tasks: the usual delays, each shortened at random. Tasks that collided do not meet again.
 TASK_BACKOFF: Final = exponential("1s", cap="1h", jitter=0.5)
 TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS, *POLICIES)
@@ -51,6 +51,7 @@ class JobmillTask(Task, Generic[P]):
     #: A text, or a function that gets the arguments of the task and returns one.
     unique_key: str | Callable[..., str] | None = None
     tenant: str | Callable[..., str] | None = None
+    lane: str | Callable[..., str | None] | None = None
     #: What happens if the unique key is taken.
     unique_for: Any = None
     debounce: Any = None
@@ -170,7 +171,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     handler_options(for_job(options))
     for name in ERROR_OPTIONS:
         error_types(options.get(name, ()), name)
-    for name, check in (("unique_key", check_unique_key), ("tenant", check_tenant)):
+    for name, check in (("unique_key", check_unique_key), ("tenant", check_tenant), ("lane", check_lane)):
         if options.get(name) is not None and not callable(options[name]):
             check(options[name], name)
     key = {} if options.get("unique_key") is None else {"unique_key": "any"}

@@ -117,13 +117,14 @@ class Flow:
 
 
 async def in_rounds(change: Callable[[], Awaitable[Changed]], rounds: int = MAX_ROUNDS) -> Changed:
-    """Change the jobs of a flow until no job that was refused can follow: the jobs, and the last refusals."""
+    """Change the jobs of a flow until a round changes no further job, or refuses none; with the last refusals."""
     ids: dict[str, None] = {}
     refused: dict[str, str] = {}
     for _ in range(rounds):
         changed = await change()
+        is_further = not ids.keys() >= set(changed.ids)
         ids |= dict.fromkeys(changed.ids)
         refused = changed.refused
-        if not changed.ids or not refused:
+        if not is_further or not refused:
             break
     return Changed(ids=list(ids), refused=refused)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
+from msgspec import Raw, structs
+
 from jobmill.core.lifecycle import Policy, policy
 from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.errors import InvalidValue
@@ -19,6 +21,7 @@ from jobmill.handlers.context import Context
 from jobmill.handlers.conversion import result_decoder
 from jobmill.handlers.draft import Draft, EnqueuesDrafts, waiting_draft
 from jobmill.handlers.enqueued import Enqueued
+from jobmill.handlers.lane import LaneFromArguments, lane_function
 from jobmill.handlers.options import (
     BackoffFunction,
     EnqueueOptions,
@@ -63,13 +66,16 @@ class BoundHandler(Generic[P, R]):
     def _draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft[R]:
         handler = self._handler
         try:
-            return Draft(handler.name, handler.arguments.encode(args, kwargs), self._options, handler.client)
+            encoded = handler.arguments.encode(args, kwargs)
         except FoundPlaceholder:
             return self._waiting_draft(args, kwargs)
+        options = self._options if handler.own_lane is None else handler.with_lane(self._options, encoded)
+        return Draft(handler.name, encoded, options, handler.client)
 
     def _waiting_draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft[R]:
-        encode = partial(self._handler.arguments.encode_waiting, args, kwargs)
-        return waiting_draft(self._handler.name, encode, self._options, self._handler.client)
+        handler = self._handler
+        encode = partial(handler.arguments.encode_waiting, args, kwargs)
+        return waiting_draft(handler.name, encode, handler.with_known_lane(self._options, args, kwargs), handler.client)
 
 
 class Handler(BoundHandler[P, R]):
@@ -95,6 +101,9 @@ class Handler(BoundHandler[P, R]):
         self.fail_on = error_types(given.get("fail_on", ()), "fail_on")
         self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
+        lane = lane_function(given.get("lane"))
+        #: Makes the lane of a job from its arguments.
+        self.own_lane = None if lane is None else LaneFromArguments(self.name, lane, self.arguments)
         #: Names of the parameters that positional arguments belong to, where a payload has `args` and `kwargs`.
         self.positional: tuple[str, ...] = ()
         #: The recurring job that every worker enqueues when it starts.
@@ -133,7 +142,20 @@ class Handler(BoundHandler[P, R]):
                 self.name,
                 f"give them defaults, or enqueue the recurring job: {self.name}.options(cron=…, key=…).enqueue(…)",
             )
-        return Draft(self.name, self.arguments.encode((), {}), options, self.client)
+        encoded = self.arguments.encode((), {})
+        return Draft(self.name, encoded, self.with_lane(options, encoded), self.client)
+
+    def with_lane(self, options: Options, payload_json: bytes) -> Options:
+        """The options with the lane that the function of this handler makes, unless a lane was given for the job."""
+        if self.own_lane is None or options.lane is not None:
+            return options
+        return structs.replace(options, lane=self.own_lane(self.arguments.decode(Raw(payload_json))))
+
+    def with_known_lane(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Options:
+        """The same for a draft with results of other drafts as arguments: the function must not need these."""
+        if self.own_lane is None or options.lane is not None:
+            return options
+        return structs.replace(options, lane=self.own_lane(self.arguments.known(args, kwargs)))
 
     def retries(self, error: BaseException) -> bool:
         """Whether this error may be retried: `fail_on` does not name it, and `retry_on`, if given, does."""

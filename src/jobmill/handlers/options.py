@@ -54,6 +54,8 @@ class HandlerOptions(CommonOptions, total=False):
     keep_result: bool
     retry_on: ErrorTypes
     fail_on: ErrorTypes
+    #: A text, or a function that makes one from arguments of the handler.
+    lane: str | Callable[..., str | None]
     cron: str
     every: Duration
     timezone: str
@@ -72,6 +74,7 @@ class EnqueueOptions(CommonOptions, total=False):
     debounce: Duration
     when_live: WhenLive
     tenant: str
+    lane: str
     headers: dict[str, str]
     backoff: Backoff | dict[str, Any] | Duration
     cron: str
@@ -94,6 +97,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: What happens if the unique key is taken.
     policy: UniquePolicy | None = None
     tenant: str | None = None
+    lane: str | None = None
     stored: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
 
@@ -111,6 +115,8 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
     if callable(given.get("backoff")):
         advice = "only a handler can have a backoff function"
         raise InvalidValue("backoff", "a Backoff, a dict or a duration", given["backoff"], advice)
+    if callable(given.get("lane")):
+        raise InvalidValue("lane", "a text", given["lane"], "only a handler can have a function for it")
     options: dict[str, Any] = {"stored": _stored(given, base.stored), "due": _due(given)}
     checks: dict[str, Callable[[Any], Any]] = {
         "id": limits.check_id,
@@ -119,6 +125,7 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
         "unique_key": limits.check_unique_key,
         "dedupe": lambda value: limits.check_bool(value, "dedupe"),
         "tenant": limits.check_tenant,
+        "lane": limits.check_lane,
     }
     for field, check in checks.items():
         if field in given:
@@ -146,13 +153,16 @@ def handler_options(given: dict[str, Any]) -> Options:
         options["queue"] = limits.check_queue(given["queue"])
     if "priority" in given:
         options["priority"] = limits.check_priority(given["priority"])
+    if isinstance(given.get("lane"), str):
+        options["lane"] = limits.check_lane(given["lane"])
     return Options(**options)
 
 
 def declared_options(given: dict[str, Any], name: str, base: Options) -> Options | None:
     """The options of the recurring job that a handler declares with `cron` or `every`; None if it declares none.
 
-    The job stores no other options of the handler (`base`): it follows those that its handler has when it runs.
+    Beside queue, priority and lane, the job stores no options of the handler (`base`): it follows those that its
+    handler has when it runs.
     """
     given = {option: given[option] for option in ("cron", "every", "timezone", "key") if given.get(option) is not None}
     if "cron" in given or "every" in given:
@@ -160,7 +170,7 @@ def declared_options(given: dict[str, Any], name: str, base: Options) -> Options
     if (rule := _recurrence(given)) is None:
         return None
     rule = structs.replace(rule, declared=True)
-    return Options(queue=base.queue, priority=base.priority, unique_key=rule.key, recurrence=rule)
+    return Options(queue=base.queue, priority=base.priority, lane=base.lane, unique_key=rule.key, recurrence=rule)
 
 
 def isolate_mode(given: Any) -> Isolate:

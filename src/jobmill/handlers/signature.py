@@ -47,6 +47,7 @@ class Arguments:
         self._names = tuple(parameter.name for parameter in named)
         #: The names of the parameters without a default.
         self.required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
+        self._defaults = {one.name: one.default for one in named if one.default is not one.empty}
         self._all_names = frozenset(self._names)
         self._hints = hints
         # If another program wrote a payload that is not an object, this parameter gets the whole payload.
@@ -76,10 +77,25 @@ class Arguments:
                 self._check_argument(name, value)
         return encode_marked(bound, mark)
 
-    def _check_argument(self, name: str, value: Any) -> None:
+    def known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The typed arguments, without those that contain results of other drafts."""
+        bound = self._bind(args, kwargs)
+        known = {name: self._check_argument(name, one) for name, one in bound.items() if not has_placeholder(one)}
+        return {name: value for name, value in self._defaults.items() if name not in bound} | known
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters, without `**extra`."""
+        return self._names
+
+    def may_have(self, name: str) -> bool:
+        """Whether a payload may have an argument of this name."""
+        return name in self._all_names or self._extra is not None
+
+    def _check_argument(self, name: str, value: Any) -> Any:
         encoded = msgspec.json.encode(to_plain(value, f"payload.{name}"))
         try:
-            msgspec.json.decode(encoded, type=self._hints.get(name, Any), dec_hook=from_json)
+            return msgspec.json.decode(encoded, type=self._hints.get(name, Any), dec_hook=from_json)
         except Exception as error:  # a validator may raise anything
             raise _misfit(Raw(encoded), error) from None
 

@@ -139,7 +139,11 @@ class Repository:
         if not (await store.change([id], change)).ids:
             return None
         (job,) = await store.get([id])
-        return None if job is None else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms))
+        return (
+            None
+            if job is None
+            else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms, None, job.lane))
+        )
 
     def _decided(self, seized: Claimed, error: str | None) -> Settlement:
         """The settlement of the job, decided by the same rules as after a run in a worker."""

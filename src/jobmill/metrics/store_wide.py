@@ -6,23 +6,28 @@ import asyncio
 from collections.abc import Sequence
 
 from jobmill.core.announcing import WorkerCard
+from jobmill.core.lane_state import LANE_WORDS, lane_word
 from jobmill.core.scaling import DEFAULT_TARGET_MS, RECENT_MS, WAKE_AHEAD_MS, Scale, scale
 from jobmill.core.tallies import MINUTE_MS
-from jobmill.core.values import CountUpTo, Depth, Filter, QueueSettings
+from jobmill.core.values import CountUpTo, Depth, Filter, Lane, QueueSettings
+from jobmill.metrics.late import late_recurrences
 from jobmill.metrics.text import Labels, family
 from jobmill.store import Store
 
 STATES = ("due", "later", "held", "running", "failed")
 #: At most this many recurrences are shown as late.
 MAX_LATE = 1_000
+LANE_STATES = ("running", "admitted", "ready", "later")
+#: At most this many lanes of a queue are counted, the first by name.
+MAX_LANES = 1_000
 
 
 async def store_metrics(store: Store) -> str:
     """Depths, workers and late recurrences in Prometheus' text format. Counts end at 10,000."""
     depths, settings, workers = await asyncio.gather(store.depths(), store.settings(), store.workers())
     now_ms = store.now()
-    overdue = Filter(recurring=True, states=("waiting",), due_before_ms=now_ms)
-    late = (await store.find(overdue, limit=MAX_LATE)).jobs
+    late = await late_recurrences(store, now_ms, MAX_LATE)
+    lanes = await _lanes(store, depths, settings)
     queues = sorted({depth.queue for depth in depths} | {queue for card in workers for queue in card.queues})
     gauges: list[tuple[str, str, list[tuple[Labels, float]]]] = [
         (
@@ -53,10 +58,36 @@ async def store_metrics(store: Store) -> str:
         (
             "jobmill_recurrence_late_seconds",
             "For how long each due recurring job has been due.",
-            [({"name": job.name, "key": job.unique_key or ""}, (now_ms - job.due_ms) / 1000) for job in late],
+            [({"name": job.name, "key": job.unique_key or ""}, (now_ms - due_ms) / 1000) for job, due_ms in late],
+        ),
+        (
+            "jobmill_lane_jobs",
+            "Jobs of lanes by queue and state; of the first 1,000 lanes, and at most 1,000 of each.",
+            [
+                ({"queue": queue, "state": state}, sum(getattr(lane, state) for lane in found))
+                for queue, found in lanes.items()
+                for state in LANE_STATES
+            ],
+        ),
+        (
+            "jobmill_lanes",
+            "Lanes by queue and by what keeps their jobs from running; at most 1,000 are counted.",
+            [
+                ({"queue": queue, "state": word}, words.count(word))
+                for queue, found in lanes.items()
+                for words in [[lane_word(lane, settings.get(queue, QueueSettings()).lanes, now_ms) for lane in found]]
+                for word in LANE_WORDS
+            ],
         ),
     ]
     return "".join(family(name, "gauge", help, samples) for name, help, samples in gauges)
+
+
+async def _lanes(store: Store, depths: Sequence[Depth], settings: dict[str, QueueSettings]) -> dict[str, list[Lane]]:
+    """The lanes of the queues that have some. A queue without held jobs and without a rule has none that matter."""
+    queues = [one.queue for one in depths if one.held or settings.get(one.queue, QueueSettings()).lanes is not None]
+    found = await asyncio.gather(*(store.lanes(queue, limit=MAX_LANES) for queue in queues))
+    return {queue: lanes for queue, lanes in zip(queues, found, strict=True) if lanes}
 
 
 async def scales(

@@ -71,9 +71,9 @@ class EnqueuedJobs:
     """The fixture `enqueued`: every job that the test has enqueued, whatever its state is now.
 
     `enqueued.one(send, to="ada")` finds a job by its handler (or its name) and fields of its payload. Other keywords
-    are `state`, `queue`, `priority`, `unique_key`, `tenant`, `headers`, `delay` (between the call that enqueued it and
-    its due time) and `due_at`; a time may differ by `delta`, one second by default. Where a field of the payload has
-    one of these names, give it as `payload={"queue": ...}`.
+    are `state`, `queue`, `priority`, `unique_key`, `tenant`, `lane`, `headers`, `delay` (between the call that enqueued
+    it and its due time) and `due_at`; a time may differ by `delta`, one second by default. Where a field of the payload
+    has one of these names, give it as `payload={"queue": ...}`.
     """
 
     def __init__(self, client: Client, calls: StoreCalls) -> None:
@@ -150,6 +150,7 @@ class WantedOptions(TypedDict, total=False):
     priority: int
     unique_key: str | None
     tenant: str | None
+    lane: str | None
     headers: dict[str, str]
     delay: Duration
     due_at: datetime
@@ -157,7 +158,7 @@ class WantedOptions(TypedDict, total=False):
     payload: dict[str, Any]
 
 
-_PLAIN = ("state", "queue", "priority", "unique_key", "tenant", "headers")
+_PLAIN = ("state", "queue", "priority", "unique_key", "tenant", "lane", "headers")
 
 
 class _Wanted:

@@ -91,7 +91,7 @@ class AheadRules:
             cards = await self._context.store.workers()
         except Exception:
             return False  # the exchanger reports an outage; the next question comes after a while
-        limited = any(one.rate_limit is not None or one.running_limit is not None for one in settings.values())
+        limited = any(one.rate_limit or one.running_limit or one.lanes for one in settings.values())
         foreign = any(card.system != "jobmill" and not set(queues).isdisjoint(card.queues) for card in cards)
         return not limited and not foreign
 

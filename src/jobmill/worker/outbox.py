@@ -68,7 +68,7 @@ async def fail_unclaimed(context: WorkerContext, queue: str, now_ms: int) -> Non
             continue
         seize = Seize(token=secrets.token_hex(16), worker=context.settings.name, lease_ms=context.settings.lease_ms)
         if (await context.store.change([job.id], seize)).ids:
-            lease = Lease(job.id, seize.token, job.queue, job.name, now_ms + seize.lease_ms)
+            lease = Lease(job.id, seize.token, job.queue, job.name, now_ms + seize.lease_ms, None, job.lane)
             decided = begin(Claimed(job, lease), DEFAULT_POLICY, now_ms)
             if decided is not None:
                 await context.store.exchange([decided], None)

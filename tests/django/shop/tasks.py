@@ -149,6 +149,11 @@ def unique_task(number: int) -> None:
     return None
 
 
+@task(lane=lambda number: f"customer-{number}" if number else None)
+def lane_task(number: int) -> None:
+    return None
+
+
 @task(unique_key=lambda number, version=0: f"order-{number}", when_live="replace")
 def newest_task(number: int, version: int = 0) -> int:
     return version

@@ -42,6 +42,15 @@ const handlers = {
   broken: async () => {
     throw new Error("always broken");
   },
+  // Counts how many run at once, and the most that ever did.
+  counted: async (job) => {
+    const { key, lane, ms, failures } = job.data;
+    await connection.zadd(`${key}:most`, "GT", await connection.incr(`${key}:${lane}`), lane);
+    await pause(ms);
+    await connection.decr(`${key}:${lane}`);
+    if (job.attemptsMade < failures) throw new Error("no luck");
+    return "Node";
+  },
 };
 
 async function handle(job) {
@@ -74,7 +83,10 @@ const ops = {
   },
 
   listen: async (about) => {
-    const events = quiet(new QueueEvents(about.queue, { connection: connection.duplicate(), prefix }));
+    // From now on, not from the first read on, which comes later.
+    const last = await connection.xrevrange(`${prefix}:${about.queue}:events`, "+", "-", "COUNT", 1);
+    const from = { connection: connection.duplicate(), prefix, lastEventId: last[0]?.[0] ?? "0-0" };
+    const events = quiet(new QueueEvents(about.queue, from));
     listeners.set(about.queue, events);
     events.on("completed", ({ jobId }) => completed.set(jobId, (completed.get(jobId) ?? 0) + 1));
     events.on("progress", ({ jobId, data }) => tell({ event: "progress", job: jobId, data }));
@@ -104,10 +116,13 @@ const ops = {
   counts: async (about) => queueOf(about).getJobCounts(),
   workers: async (about) => (await queueOf(about).getWorkers()).map((worker) => worker.rawname.split(":w:")[1] ?? null),
   remove: async (about) => (await queueOf(about).getJob(about.job)).remove(),
+  retry: async (about) => (await queueOf(about).getJob(about.job)).retry(about.state),
   pause: async (about) => queueOf(about).pause(),
   resume: async (about) => queueOf(about).resume(),
   limit: async (about) => queueOf(about).setGlobalConcurrency(about.value),
   rate: async (about) => queueOf(about).setGlobalRateLimit(about.max, about.ms),
+  job: async (about) => (await queueOf(about).getJob(about.job))[about.method](...(about.args ?? [])),
+  queue: async (about) => queueOf(about)[about.method](...(about.args ?? [])),
   orphans: async (about) => queueOf(about).removeOrphanedJobs(),
 };
 

@@ -73,6 +73,7 @@ _WORKFLOWS = "use chain, group and chord of jobmill.compat.celery, or flows of J
 REFUSED = {
     "base": "there are no task classes: use hooks, jobs.around and jobs.lifespan",
     "rate_limit": 'Jobmill limits a queue, for all workers: jobs.queue("api").rate_limit(10, per="1m")',
+    "lane": "give it with the handler of the task: task.handler.options(lane=...).draft(args=[...], kwargs={})",
     "soft_time_limit": "nothing is raised inside a running function: use time_limit",
     "acks_on_failure_or_timeout": "a job that fails is settled, and is not delivered again",
     "pydantic": "write a handler of Jobmill, which validates by annotations",

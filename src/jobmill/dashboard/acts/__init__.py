@@ -20,6 +20,7 @@ from jobmill.dashboard.acts.jobs import (
     requeue,
     reschedule,
 )
+from jobmill.dashboard.acts.lanes import lane, lanes, pause_lane, resume_lane
 from jobmill.dashboard.acts.queues import limit, pause, resume
 from jobmill.dashboard.acts.recurring import recur_add, recur_edit, recur_pause, recur_release, recur_resume, recur_run
 from jobmill.dashboard.acts.runs import stop_run
@@ -42,6 +43,10 @@ ACTS: Final[dict[str, tuple[str | None, Act]]] = {
     "pause": ("pause", pause),
     "resume": ("pause", resume),
     "limit": ("limit", limit),
+    "lanes": ("limit", lanes),
+    "lane": ("limit", lane),
+    "pause_lane": ("pause", pause_lane),
+    "resume_lane": ("pause", resume_lane),
     "enqueue": ("enqueue", enqueue),
     "copy": ("edit", copy),
     "flow_retry": ("flow_retry", flow_retry),

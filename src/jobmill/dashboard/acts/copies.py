@@ -15,7 +15,7 @@ from jobmill.errors import InvalidValue
 
 
 async def enqueue(view: View, fields: Fields) -> Done:
-    """Enqueue a job: `name`, `payload` (JSON), `queue`, `delay`, `priority`, `tenant`."""
+    """Enqueue a job: `name`, `payload` (JSON), `queue`, `delay`, `priority`, `tenant`, `lane`."""
     return await _enqueue(view, fields, payload_of(fields))
 
 
@@ -33,6 +33,7 @@ async def _enqueue(view: View, fields: Fields, payload: Any, original: Job | Non
         "delay": fields.duration("delay", "0s"),
         "priority": fields.optional_int("priority"),
         "tenant": tenant,
+        "lane": fields.exact("lane"),
     }
     if original is not None and original.headers:
         options["headers"] = original.headers

@@ -78,6 +78,7 @@ async def recur_run(view: View, fields: Fields) -> Done:
         payload_json=bytes(job.payload_json),
         priority=job.priority,
         tenant=job.tenant,
+        lane=job.lane,
         options=job.options,
     )
     receipt = (await view.jobs.store.enqueue([new]))[0]

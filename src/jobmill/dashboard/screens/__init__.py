@@ -17,6 +17,7 @@ from jobmill.dashboard.screens.flow import ask_flow, flow
 from jobmill.dashboard.screens.flows import flows
 from jobmill.dashboard.screens.job import job
 from jobmill.dashboard.screens.jobs import jobs
+from jobmill.dashboard.screens.lanes import ask_lane, ask_lanes, ask_pause_lane, lanes
 from jobmill.dashboard.screens.overview import overview
 from jobmill.dashboard.screens.queue import ask_pause, queue
 from jobmill.dashboard.screens.queues import queues
@@ -49,6 +50,11 @@ SCREENS: Final = (
     Screen("/", overview, "overview.html", of_all_tenants=False, shows_last=True),
     Screen("/queues/{queue:path}", queue, "queue.html", shows_last=True),
     Screen("/ask/pause/{queue:path}", ask_pause, "ask_pause.html"),
+    # Not below /queues/NAME: the name of a queue may have a "/".
+    Screen("/lanes/{queue:path}", lanes, "lanes.html"),
+    Screen("/ask/lanes/{queue:path}", ask_lanes, "ask_lanes.html"),
+    Screen("/ask/lane", ask_lane, "ask_lane.html"),
+    Screen("/ask/pause_lane", ask_pause_lane, "ask_pause_lane.html"),
     Screen("/jobs", jobs, "jobs.html", of_all_tenants=False),
     Screen("/ask/jobs", ask_jobs, "ask_jobs.html", of_all_tenants=False),
     Screen("/runs/{id}", run, "run.html", of_all_tenants=False),

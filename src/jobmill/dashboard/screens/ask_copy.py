@@ -18,6 +18,7 @@ class CopyScreen(Struct, frozen=True, kw_only=True):
     queue: str
     priority: int
     tenant: str | None
+    lane: str | None = None
     payload: str
     unique_key: str | None
     #: Names that this process or a worker knows.
@@ -35,6 +36,7 @@ async def ask_copy(view: View) -> CopyScreen:
         queue=job.queue,
         priority=job.priority,
         tenant=job.tenant,
+        lane=job.lane,
         payload=_text(view.document(job)["payload"]),
         unique_key=job.unique_key,
         names=await known_names(view),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from jobmill.core.explain import AHEAD_SHOWN, RUNNING_SHOWN, Facts, Reason, explain, fine
-from jobmill.core.job import Job, keep_final
+from jobmill.core.due import in_lane
+from jobmill.core.explain import explain, fine
+from jobmill.core.job import LIVE, Job, keep_final
 from jobmill.core.lifecycle import policy
 from jobmill.core.limits import shown_limit
+from jobmill.core.reasons import AHEAD_SHOWN, RUNNING_SHOWN, SLOTS_SHOWN, Facts, LaneFacts, Reason
 from jobmill.core.tallies import Tally
-from jobmill.core.values import Depth, Filter, LogLine, QueueSettings
+from jobmill.core.values import Depth, Filter, Lane, LogLine, Page, QueueSettings
 from jobmill.dashboard.timeline import BarPart, Shape, TimelineEntry, bar, state_of, steps, time_spent
 from jobmill.dashboard.view import View
 
@@ -23,6 +25,8 @@ RECENT_MS: Final = 5 * 60_000
 #: With these reasons the position in the queue matters, with those the jobs that run.
 _IN_LINE: Final = {"ready", "behind"}
 _FULL: Final = {"queue_running_limit", "workers_full"}
+#: Without depths, nobody knows whether these are reasons.
+_NOT_CHECKED: Final = (Reason(code="queue_running_limit", text=""), Reason(code="queue_rate_limit", text=""))
 
 
 class JobScreen(Struct, frozen=True, kw_only=True):
@@ -108,8 +112,10 @@ async def _reasons(view: View, job: Job, *, may_see: bool) -> tuple[list[Reason]
         facts = Facts(job=job, now_ms=view.now_ms, depth=depth, workers=workers, lease_until_ms=until_ms)
         found = explain(facts)
         return [] if found[0].code == "running" else found, []
+    if in_lane(job.held):
+        return await _lane_reasons(view, job, may_see=may_see)
     depths, workers, settings = await asyncio.gather(reads.depths(), reads.workers(), reads.settings())
-    depth = next((one for one in depths if one.queue == job.queue), Depth(queue=job.queue))
+    depth = _depth(depths, job.queue)
     facts = Facts(
         job=job,
         now_ms=view.now_ms,
@@ -124,13 +130,52 @@ async def _reasons(view: View, job: Job, *, may_see: bool) -> tuple[list[Reason]
     if codes & _IN_LINE:
         line = await reads.find(Filter(queue=job.queue, states=("waiting",)), limit=AHEAD_SHOWN)
         ids = [one.id for one in line.jobs]
-        found = explain(msgspec.structs.replace(facts, ahead=ids.index(job.id) if job.id in ids else len(ids)))
+        found = explain(structs.replace(facts, ahead=ids.index(job.id) if job.id in ids else len(ids)))
     elif codes & _FULL:
         tenant = None if view.access.tenants is None else job.tenant
         wanted = Filter(queue=job.queue, states=("running",), tenant=tenant)
         longest = await reads.find(wanted, limit=RUNNING_SHOWN)
-        found = explain(msgspec.structs.replace(facts, running=longest.jobs))
+        found = explain(structs.replace(facts, running=longest.jobs))
     return found if may_see else [_without_error(one) for one in found], fine(facts, found)
+
+
+async def _lane_reasons(view: View, job: Job, *, may_see: bool) -> tuple[list[Reason], list[str]]:
+    """Why a job waits for a slot of its lane. Its lane, and the jobs that have the slots, are read instead of depths.
+
+    A visitor who may see some tenants only learns nothing about single jobs of others.
+    """
+    reads, name = view.reads, job.lane or ""
+    tenant = None if view.access.tenants is None else job.tenant
+    wanted = Filter(queue=job.queue, lane=name, states=LIVE, held=False, tenant=tenant)
+    workers, settings, lanes, holders = await asyncio.gather(
+        reads.workers(),
+        reads.settings(),
+        reads.lanes(job.queue, [name], None, 1),
+        # With `log`, the fifth query is for the log lines.
+        reads.find(wanted, limit=SLOTS_SHOWN) if view.param("log") is None else _no_jobs(),
+    )
+    lane = lanes[0] if lanes else Lane(queue=job.queue, name=name)
+    slots = sorted(holders.jobs, key=lambda one: one.state != "running")
+    depths: list[Depth] | None = reads.known("depths")
+    facts = Facts(
+        job=job,
+        now_ms=view.now_ms,
+        settings=settings.get(job.queue, QueueSettings()),
+        depth=_depth(depths or [], job.queue),
+        workers=workers,
+        lane=LaneFacts(lane=lane, holders=[one if may_see else structs.replace(one, error=None) for one in slots]),
+    )
+    found = explain(facts)
+    shown = found if may_see else [_without_error(one) for one in found]
+    return shown, fine(facts, found if depths is not None else [*found, *_NOT_CHECKED])
+
+
+async def _no_jobs() -> Page:
+    return Page([])
+
+
+def _depth(depths: Sequence[Depth], queue: str) -> Depth:
+    return next((one for one in depths if one.queue == queue), Depth(queue=queue))
 
 
 def _claimed(view: View, queue: str) -> int:
@@ -142,11 +187,11 @@ def _claimed(view: View, queue: str) -> int:
 
 def _without_error(reason: Reason) -> Reason:
     """A visitor who may not see payloads does not see the texts of errors either."""
-    if "error" not in reason.evidence and "why" not in reason.evidence:
+    if reason.evidence.get("error") is None and "why" not in reason.evidence:
         return reason
     evidence = {key: value for key, value in reason.evidence.items() if key not in ("error", "why")}
     text = "an attempt failed, and the next one is due later" if "error" in reason.evidence else "it cannot be read"
-    return msgspec.structs.replace(reason, text=text, evidence=evidence)
+    return structs.replace(reason, text=text, evidence=evidence)
 
 
 def _max_attempts(view: View, job: Job) -> int | None:
@@ -186,4 +231,5 @@ def _snippet(job: Job, payload: Any) -> str:
     options = f", queue={job.queue!r}" if job.queue != "default" else ""
     options += f", priority={job.priority}" if job.priority else ""
     options += f", tenant={job.tenant!r}" if job.tenant else ""
+    options += f", lane={job.lane!r}" if job.lane else ""
     return f"await jobs.enqueue({job.name!r}, {payload!r}{options})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -13,10 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.changes import CHANGES_FROM
 from jobmill.core.cursors import leads_back
-from jobmill.core.durations import shown_ms
+from jobmill.core.due import in_lane
 from jobmill.core.job import STATES, Job
-from jobmill.core.lifecycle import policy
-from jobmill.core.limits import shown_limit
 from jobmill.core.values import (
     DEPTH_LIMIT,
     EVERYTHING,
@@ -24,20 +23,17 @@ from jobmill.core.values import (
     SEARCHED_PER_PAGE,
     Depth,
     Filter,
+    Lane,
     Order,
     Page,
     order_of,
 )
-from jobmill.dashboard import shown
 from jobmill.dashboard.pages import navigation, render
-from jobmill.dashboard.search import TABS, Search, possible_id, search_of, whole_second, with_words
+from jobmill.dashboard.screens.job_rows import JobRow, Lanes, row_of
+from jobmill.dashboard.search import TABS, Search, possible_id, search_of, with_words
 from jobmill.dashboard.view import PAGE, View
 from jobmill.errors import InvalidValue, JobNotFound
 
-#: Longer texts are cut in a row: it is one line.
-_LINE: Final = 300
-#: A larger result is not decoded for a row.
-_MAX_RESULT: Final = 20_000
 #: Acts on many jobs in the order of their buttons.
 BULK_ACTS: Final = ("requeue", "cancel", "hold", "release", "reschedule", "reprioritize", "remove")
 _ACT_STATES: Final = {kind.__name__.lower(): states for kind, states in CHANGES_FROM.items()}
@@ -54,22 +50,6 @@ class Tab(Struct, frozen=True, kw_only=True):
     state: str
     count: int | None = None
     exact: bool = True
-
-
-class JobRow(Struct, frozen=True, kw_only=True):
-    """One job as a row."""
-
-    id: str
-    name: str
-    #: The state, where a waiting job is due, later, retrying or held.
-    shape: str
-    #: One line: the error, the result, what it waits for.
-    why: str
-    attempt: str
-    took_ms: int | None
-    #: "due", "since" (running) or "finished", and when that is.
-    at_word: str
-    at_ms: int | None
 
 
 class JobsScreen(Struct, frozen=True, kw_only=True):
@@ -170,12 +150,23 @@ async def _read(view: View, search: Search) -> JobsScreen:
         counts = {}
     if search.state not in counts:
         counts[search.state] = await _counted(view, search.filter, page)
+    lanes = await _lanes(view, page.jobs)
     tabs = [Tab(state=tab, count=n, exact=exact) for tab in TABS for n, exact in [counts.get(tab, UNKNOWN)]]
-    return _screen(view, search, page, tabs, counts[search.state], workers)
+    return _screen(view, search, page, tabs, counts[search.state], workers, lanes)
 
 
 async def _nothing() -> None:
     return None
+
+
+async def _lanes(view: View, jobs: Sequence[Job]) -> dict[tuple[str, str], Lane]:
+    """The lanes in which these jobs wait for a slot, by queue and name. One query: those of the queue with the most."""
+    held = [job for job in jobs if job.lane is not None and in_lane(job.held)]
+    if not held or view.access.tenants is not None:
+        return {}
+    ((queue, _),) = Counter(job.queue for job in held).most_common(1)
+    names = sorted({job.lane for job in held if job.queue == queue and job.lane is not None})
+    return {(queue, one.name): one for one in await view.reads.lanes(queue, names, None, len(names))}
 
 
 async def _counted(view: View, wanted: Filter, page: Page) -> tuple[int | None, bool]:
@@ -217,6 +208,7 @@ def _screen(
     tabs: list[Tab],
     total: tuple[int | None, bool],
     workers: Sequence[WorkerCard] | None,
+    lanes: Lanes = MappingProxyType({}),
 ) -> JobsScreen:
     visible = [view.visible(job) for job in page.jobs]
     return JobsScreen(
@@ -224,7 +216,7 @@ def _screen(
         state=search.state,
         chips=search.chips,
         tabs=tabs or [Tab(state=tab) for tab in TABS],
-        rows=[_row(view, job, workers) for job in visible],
+        rows=[row_of(view, job, workers, lanes) for job in visible],
         jobs=[view.document(job) for job in visible] if view.wants_json else [],
         next=page.next,
         previous=page.previous,
@@ -243,137 +235,3 @@ def _makes_sense(act: str, tab: str) -> bool:
     if act in ("hold", "release") and tab != "all":
         return tab in (("due", "later", "retrying") if act == "hold" else ("held",))
     return any(state in _ACT_STATES[act] for state in TABS[tab].get("states", STATES))
-
-
-# ---------------------------------------------------------------------------------------------------- rows
-
-
-def _row(view: View, job: Job, workers: Sequence[WorkerCard] | None) -> JobRow:
-    shape = shape_of(job, view.now_ms)
-    at_word, at_ms = _at(job)
-    return JobRow(
-        id=job.id,
-        name=job.name,
-        shape=shape,
-        why=_line(_why(view, job, shape, workers)),
-        attempt=_attempt(view, job),
-        took_ms=_took_ms(job, view.now_ms),
-        at_word=at_word,
-        at_ms=at_ms,
-    )
-
-
-def shape_of(job: Job, now_ms: int) -> str:
-    """The state of a job, where a waiting one is held, retrying, due or later."""
-    if job.state != "waiting":
-        return job.state
-    if job.held is not None:
-        return "held"
-    return "retrying" if job.errors else "due" if job.due_ms <= whole_second(now_ms) else "later"
-
-
-def _at(job: Job) -> tuple[str, int | None]:
-    if job.state == "running":
-        return "since", job.started_ms
-    if job.is_final:
-        return "finished", job.finished_ms
-    return "due", job.due_ms if job.held is None else job.held.due.at_ms
-
-
-def _took_ms(job: Job, now_ms: int) -> int | None:
-    """How long the run took: the present one, the last one of a final job, the last that errored of a waiting one."""
-    start, end = job.started_ms, now_ms if job.state == "running" else job.finished_ms
-    if job.state == "waiting":
-        last = job.attempts[-1] if job.attempts and job.errors else None
-        start, end = (last.started_ms, last.finished_ms) if last else (None, None)
-    return None if start is None or end is None else max(0, end - start)
-
-
-def _attempt(view: View, job: Job) -> str:
-    """The number of the attempt; and of how many, where this process knows the handler or the job says so."""
-    if job.state == "failed" and job.crashes and not job.errors:
-        return "1 crash" if job.crashes == 1 else f"{job.crashes} crashes"
-    handler = view.jobs.handlers.get(job.name)
-    if handler is None and job.options.max_attempts is None:
-        return str(job.attempt)
-    rules = policy(job.options) if handler is None else policy(job.options, handler.policy)
-    limit = shown_limit(rules.max_attempts)
-    return str(job.attempt) if limit is None else f"{job.attempt} of {limit}"
-
-
-def _why(view: View, job: Job, shape: str, workers: Sequence[WorkerCard] | None) -> str:
-    lines: dict[str, Callable[[], str]] = {
-        "running": lambda: _progress(job),
-        "held": lambda: _held(job),
-        "retrying": lambda: f"{(job.error or 'It errored').rstrip('.')}. {_again(job, view.now_ms)}",
-        "later": lambda: _recurring(job) or f"Due in {shown.duration(job.due_ms - view.now_ms)}",
-        "due": lambda: _due(view, job, workers),
-        "succeeded": lambda: _result(view, job),
-        "failed": lambda: job.error or "It failed without an error.",
-        "cancelled": lambda: (
-            "Cancelled before it ran" if not job.claims else job.error or "Cancelled after it had begun"
-        ),
-    }
-    return lines[shape]()
-
-
-def _progress(job: Job) -> str:
-    if job.progress is None:
-        return f"Runs on worker {job.worker}" if job.worker else "Runs"
-    message = f": {job.progress.message}" if job.progress.message else ""
-    return f"{job.progress.value:.3g}% done{message}"
-
-
-def _held(job: Job) -> str:
-    held = job.held
-    if held is None:
-        return ""
-    note = f": {held.note}" if held.note else ""
-    texts = {
-        "person": f"Held by {held.who or 'a person'}{note}",
-        "jobs": "Waits for other jobs",
-        "lane": "Held by its lane",
-    }
-    return "; ".join(texts.get(by, f"Held by {by}") for by in held.by)
-
-
-def _again(job: Job, now_ms: int) -> str:
-    wait_ms = job.due_ms - now_ms
-    return f"Tries again in {shown.duration(wait_ms)}." if wait_ms > 0 else "Due now."
-
-
-def _due(view: View, job: Job, workers: Sequence[WorkerCard] | None) -> str:
-    if job.deferred_error is not None:
-        error = job.deferred_error if view.can("see_payload") else shown.HIDDEN
-        return f"Will fail when it is claimed: {error}"
-    able = None if workers is None else [card for card in workers if job.queue in card.queues and not card.stopping]
-    if able == []:
-        return f"No worker claims queue {job.queue}"
-    if able and all(card.system == "jobmill" and job.name not in card.names for card in able):
-        return f"No worker of queue {job.queue} has a handler of this name"
-    return f"Due for {view.since(job.due_ms)}"
-
-
-def _recurring(job: Job) -> str | None:
-    rule = job.recurrence
-    if rule is None:
-        return None
-    text = f"every {shown_ms(rule.every_ms)}" if rule.every_ms is not None else f"{rule.cron} ({rule.timezone})"
-    failed = f", {job.failed_runs:,} failed" if job.failed_runs else ""
-    return f"Recurring, {text}. {job.runs:,} {'run' if job.runs == 1 else 'runs'} so far{failed}"
-
-
-def _result(view: View, job: Job) -> str:
-    if len(bytes(job.result_json)) > _MAX_RESULT:
-        return f"A result of {len(bytes(job.result_json)):,} bytes"
-    try:
-        result = view.payload(job.result)
-    except (ValueError, RecursionError):
-        return "A result that cannot be read"
-    return "no result" if result is None else json.dumps(result, ensure_ascii=False)
-
-
-def _line(text: str) -> str:
-    """A text on one line."""
-    line = " ".join(text[: _LINE * 2].split())
-    return line if len(line) <= _LINE and len(text) <= _LINE * 2 else f"{line[:_LINE]}…"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
-from jobmill.core.durations import shown_ms
 from jobmill.core.tallies import MINUTE_MS, Tally, quantile_ms
 from jobmill.core.values import QueueSettings
 from jobmill.dashboard.charts import Throughput
@@ -49,8 +48,6 @@ class QueueScreen(Struct, frozen=True, kw_only=True):
 
     queue: ListedQueue
     settings: QueueSettings
-    #: The window of its rate limit, as a form writes it: "1m".
-    rate_per: str
     #: When the rate limit allows the next claim; None if it allows one now.
     limited_until_ms: int | None
     wait_p50_ms: float | None
@@ -88,7 +85,6 @@ async def queue(view: View) -> QueueScreen:
     return QueueScreen(
         queue=row or _empty(name, sum(not card.stopping for card in workers)),
         settings=own_settings,
-        rate_per=shown_ms(own_settings.rate_limit.per_ms) if own_settings.rate_limit else "1s",
         limited_until_ms=None if depth is None else depth.limited_until_ms,
         wait_p50_ms=quantile_ms(sums(one.wait_buckets for one in own), 0.5),
         chart=throughput(range, charted, marks, now_ms),

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from jobmill.client.doctor import LATE_MS
 from jobmill.core.audit import AuditEntry, AuditFilter
+from jobmill.core.due import BY_LANE, due_of
 from jobmill.core.durations import shown_ms
 from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.lifecycle import occurrence_of
@@ -170,17 +171,20 @@ def _written(rule: Recurrence) -> Written:
 
 
 def _urgency(job: Job, now_ms: int) -> tuple[int, int, str]:
-    if job.held is not None:
+    due_ms = due_of(job)
+    if due_ms is None:
         return (2, 0, job.name)
-    return (0 if _late(job, now_ms)[0] is not None else 1, job.due_ms, job.name)
+    return (0 if _late(job, now_ms)[0] is not None else 1, due_ms, job.name)
 
 
 def _late(job: Job, now_ms: int) -> tuple[int | None, str | None]:
-    """For how long a job should have run already, and the reason if it is a run that has not ended."""
-    if job.held is not None or job.recurrence is None:
+    """For how long a job should have run already, and the reason if it is a run that has not ended, or its lane."""
+    due_ms = due_of(job)
+    if due_ms is None or job.recurrence is None:
         return None, None
     if job.state == "waiting":
-        return (now_ms - job.due_ms if job.due_ms < now_ms - LATE_MS else None), None
+        because = None if job.held is None else f"it waits for a slot of its lane {job.lane}"
+        return (now_ms - due_ms, because) if due_ms < now_ms - LATE_MS else (None, None)
     try:
         following_ms = next_occurrence(job.recurrence, occurrence_of(job), 0)
     except InvalidValue:
@@ -244,7 +248,7 @@ def _row(job: Job, pin: AuditEntry | None, runs: LastRuns | None, now_ms: int) -
         is_paused=is_paused,
         paused_by=held.who if held is not None and is_paused else None,
         pause_note=held.note if held is not None and is_paused else None,
-        held_by=[] if held is None else [one for one in held.by if one != "person"],
+        held_by=[] if held is None else [one for one in held.by if one not in ("person", BY_LANE)],
         runs=job.runs,
         failed_runs=job.failed_runs,
         last_error=job.last_error,

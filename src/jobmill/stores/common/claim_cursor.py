@@ -151,10 +151,10 @@ class ClaimCursor:
     ) -> None:
         """Advance to the jobs that a claim took: queue, name, priority and position of each.
 
-        `full`: the claim found as many as it asked for. `seen`: the claim began at the start, and this is how much the
-        server showed to it; the next claim gives it back, and the server compares it with later writes. `skipped`: the
-        claim had to leave out jobs that the same call settled, so nothing is known. `replaces`: of these queues and
-        names, only these positions are known from now on.
+        `full`: the claim found as many as it asked for. `seen`: the claim began at the start, or where a later write
+        has put a job, and this is how much the server showed to it; the next claim gives it back, and the server
+        compares it with later writes. `skipped`: the claim had to leave out jobs that the same call settled, so nothing
+        is known. `replaces`: of these queues and names, only these positions are known from now on.
         """
         self._was_full = full
         if start.is_return:

@@ -28,6 +28,7 @@ _CONDITIONS = {
     "tenant": "jobs.tenant = {}",
     "unique_key": "jobs.unique_key = {}",
     "flow": "jobs.flow = {}",
+    "lane": "jobs.lane = {}",
     "created_after_ms": "jobs.created_ms >= {}",
     "created_before_ms": "jobs.created_ms < {}",
     "due_after_ms": "jobs.due_ms >= {}",

@@ -10,8 +10,9 @@ from msgspec import Raw, structs
 
 from jobmill.core.changes import new_hold
 from jobmill.core.cursors import cut_page, read_ordered_cursor, shown_position
-from jobmill.core.due import NEVER_MS, at
+from jobmill.core.due import NEVER_MS, at, due_fields, lane_fields
 from jobmill.core.job import NULL, STATES, Job, Keep
+from jobmill.core.lanes import keeps_slot
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
@@ -52,13 +53,18 @@ def new_job(new: NewJob, now_ms: int) -> Job:
         recurrence=new.recurrence,
         occurrence_ms=due_ms if new.recurrence else None,
     )
-    return job if new.flow is None and not new.after else _in_flow(job, new, now_ms)
+    return job if new.flow is None and not new.after and new.lane is None else _held(job, new, now_ms)
 
 
-def _in_flow(job: Job, new: NewJob, now_ms: int) -> Job:
-    """Apart: msgspec finds a keyword by its position, and two more at the end tripled the time of each new job."""
-    held = {"held": new_hold(new.due, now_ms), "due_ms": NEVER_MS} if new.after else {}
-    return structs.replace(job, flow=new.flow, **held)
+def _held(job: Job, new: NewJob, now_ms: int) -> Job:
+    """A job of a flow or a lane.
+
+    Apart: msgspec finds a keyword by its position, and two more at the end tripled the time of each new job.
+    """
+    held = {} if new.lane is None else lane_fields(None, new.due, now_ms)
+    if new.after:
+        held = {"held": new_hold(new.due, now_ms, new.lane), "due_ms": NEVER_MS}
+    return structs.replace(job, flow=new.flow, lane=new.lane, **held)
 
 
 def updated_fields(new: NewJob, job: Job, now_ms: int) -> dict[str, object]:
@@ -73,7 +79,7 @@ def updated_fields(new: NewJob, job: Job, now_ms: int) -> dict[str, object]:
     fields["recurrence"] = structs.replace(new.recurrence, revision=old.revision + changes)
     if changes:
         due_ms = fields["occurrence_ms"] = new.due.resolve(now_ms)
-        fields |= {"due_ms": due_ms} if job.held is None else {"held": structs.replace(job.held, due=at(due_ms))}
+        fields |= due_fields(job.held, at(due_ms), now_ms, job.lane if job.state == "waiting" else None)
     return fields
 
 
@@ -94,8 +100,11 @@ def claimed_fields(job: Job, wish: Claim, now_ms: int, *, uncounted: bool) -> di
     return {"state": "running", "worker": wish.worker, "started_ms": now_ms, "updated_ms": now_ms, **counts}
 
 
-def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]:
-    """What a settlement writes. Where the recurrence was updated while the job ran, the update's due time stays."""
+def settled_fields(job: Job, done: Settlement, now_ms: int, *, strict: bool = False) -> dict[str, object]:
+    """What a settlement writes. Where the recurrence was updated while the job ran, the update's due time stays.
+
+    `strict`: its lane is strict.
+    """
     if done.runs is not None and job.recurrence is not None and job.recurrence.revision != done.runs.revision:
         done = done.overtaken()
     fields: dict[str, object] = {"state": done.state, "error": done.error, "result_json": Raw(done.result_json)}
@@ -112,6 +121,8 @@ def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]
     if (runs := done.runs) is not None:
         fields |= {"runs": runs.runs, "failed_runs": runs.failed_runs}
         fields |= {"last_error": runs.last_error, "last_finished_ms": now_ms}
+    if job.lane is not None and done.state == "waiting" and not keeps_slot(done, strict=strict):
+        fields |= lane_fields(None, at(job.due_ms) if done.due is None else done.due, now_ms)
     return fields
 
 

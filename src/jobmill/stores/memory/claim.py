@@ -8,6 +8,7 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields, earliest, is_uncounted
+from jobmill.stores.memory import lanes
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -57,7 +58,7 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
     stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
     if job.queue in context.queues:
         publish(context, claim_events(job, context.now_ms, lease_lost=recovered_from is not None))
-    lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms)
+    lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms, None, job.lane)
     try:
         msgspec.json.decode(job.payload_json)
     except msgspec.DecodeError as error:
@@ -69,6 +70,8 @@ def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, coun
     """The earliest instant at which a job of this queue that waits now, or runs, may be claimed."""
     ranges, runs, now_ms = context.jobs.waiting[queue].items(), context.jobs.running[queue].values(), context.now_ms
     due_ms = earliest(*[one[1] for (_, name), positions in ranges if name in names for one in positions.first(1)])
+    if context.jobs.lanes:
+        due_ms = earliest(None if due_ms == NEVER_MS else due_ms, lanes.next_ms(context, queue))
     ends = [r.lease_until_ms for r in runs if counts_leases and r.job.name in names and r.lease_until_ms > now_ms]
     if queue not in context.queues:
         return earliest(None if due_ms == NEVER_MS else due_ms, *ends)

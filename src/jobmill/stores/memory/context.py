@@ -13,7 +13,8 @@ from jobmill.stores.common.job_hints import JobHints
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.common.taken_keys import TakenKeys
 from jobmill.stores.memory.job_table import JobTable
-from jobmill.stores.memory.queues import QueueState
+from jobmill.stores.memory.queues import LaneState, QueueState
+from jobmill.stores.memory.sorted_list import SortedList
 
 
 def _log() -> deque[LogLine]:
@@ -36,6 +37,10 @@ class MemoryContext(Struct):
     signals: dict[str, dict[str, Signal]] = field(default_factory=dict)
     #: The queues that have settings; the others have the defaults.
     queues: dict[str, QueueState] = field(default_factory=dict)
+    #: The lanes that have settings or a rate, by queue and lane.
+    lanes: dict[tuple[str, str], LaneState] = field(default_factory=dict)
+    #: By queue: when the rates of lanes allow more jobs, and the lanes.
+    again: defaultdict[str, SortedList[tuple[int, str]]] = field(default_factory=lambda: defaultdict(SortedList))
     #: Unique keys that are taken by time.
     taken: TakenKeys = field(default_factory=TakenKeys)
     #: Finished runs of recurring jobs that wait again, for the statistics.

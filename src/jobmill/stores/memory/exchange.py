@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.memory import claim as claims
+from jobmill.stores.memory import lanes
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.settle import settle
 
@@ -18,6 +19,8 @@ def exchange(context: MemoryContext, settlements: Sequence[Settlement], claim: C
     """Settle, then claim jobs that this call did not settle."""
     settled = [settle(context, done) for done in settlements]
     excluded = {done.lease.id for done in settlements}
+    if context.jobs.lanes:
+        lanes.advance(context)
     if context.ends:
         context.ends.tell(excluded)
     claimed, next_due_ms = ([], None) if claim is None else claims.claim(context, claim, excluded)

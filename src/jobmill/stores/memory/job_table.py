@@ -8,7 +8,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, field, structs
 
+from jobmill.core.due import in_lane
 from jobmill.core.job import LIVE, Job, Keep, State
+from jobmill.core.lanes import LanePosition
 from jobmill.core.values import Lease
 from jobmill.stores.memory.sorted_list import SortedList
 
@@ -29,10 +31,16 @@ class StoredJob(Struct):
     lease_until_ms: int = 0
     #: Of a final job. It is set before the job becomes final, and then stays.
     keep: Keep = Keep()
+    #: Of a job with a lane: when it joined the lane, or when it may run. It stays while the job has a slot.
+    joined_ms: int = 0
 
     def claim_position(self) -> ClaimPosition:
         """Where the job stands in the order of claims."""
         return (self.job.priority, self.job.due_ms, self.seq, self.job.id)
+
+    def lane_position(self) -> LanePosition:
+        """Where the job stands in its lane. A job that was seized before it joined the lane stands where it is due."""
+        return (self.job.priority, self.joined_ms or self.job.due_ms, self.seq, self.job.id)
 
     def run_position(self) -> TimePosition:
         """Where the job stands among running jobs."""
@@ -41,6 +49,15 @@ class StoredJob(Struct):
     def final_position(self) -> TimePosition:
         """Where the job stands among final jobs."""
         return (self.job.finished_ms or 0, self.seq, self.job.id)
+
+
+class LaneJobs(Struct):
+    """The live jobs of one lane, except those that others hold as well."""
+
+    ready: SortedList[LanePosition] = field(default_factory=SortedList)
+    later: SortedList[LanePosition] = field(default_factory=SortedList)
+    admitted: SortedList[LanePosition] = field(default_factory=SortedList)
+    running: int = 0
 
 
 def _ranges() -> defaultdict[str, defaultdict[Any, SortedList[Any]]]:
@@ -66,6 +83,10 @@ class JobTable(Struct):
     keyed: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
     flows: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
     last_seq: int = 0
+    #: By queue and lane; by queue, the jobs of lanes that are due later, by time; and the lanes with changes.
+    lanes: defaultdict[tuple[str, str], LaneJobs] = field(default_factory=lambda: defaultdict(LaneJobs))
+    later: defaultdict[str, SortedList[TimePosition]] = field(default_factory=lambda: defaultdict(SortedList))
+    changed_lanes: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, job: Job) -> None:
         """Store a new job."""
@@ -107,9 +128,14 @@ class JobTable(Struct):
 
     def prune(self) -> None:
         """Forget index ranges that have no jobs any more. A claim should not have to do that."""
-        indexes: list[dict[Any, SortedList[Any]]] = [self.enqueued, *self.waiting.values(), *self.final.values()]
+        indexes: list[dict[Any, SortedList[Any]]] = [
+            *(self.enqueued, self.later),
+            *self.waiting.values(),
+            *self.final.values(),
+        ]
         for ranges in indexes:
             _prune(ranges, [key for key, positions in ranges.items() if not positions.chunks[0]])
+        _prune(self.lanes, [key for key, lane in self.lanes.items() if lane == LaneJobs()])
         parents: list[dict[str, Any]] = [self.waiting, self.running, self.final, self.keyed, self.flows]
         for parts in parents:
             _prune(parts, [key for key, part in parts.items() if not part])
@@ -134,6 +160,10 @@ class JobTable(Struct):
             self.final[job.queue][job.state, job.name, stored.keep].add(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             self.owners[job.queue, job.name, job.unique_key] = job.id
+        if job.lane is not None:
+            if job.held is not None and in_lane(job.held):
+                stored.joined_ms = job.held.due.at_ms or 0
+            self._index_lane(stored, 1)
 
     def _unindex(self, stored: StoredJob) -> None:
         job = stored.job
@@ -145,6 +175,24 @@ class JobTable(Struct):
             self.final[job.queue][job.state, job.name, stored.keep].remove(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             del self.owners[job.queue, job.name, job.unique_key]
+        if job.lane is not None:
+            self._index_lane(stored, -1)
+
+    def _index_lane(self, stored: StoredJob, change: int) -> None:
+        """Add a job to its lane, or remove it (-1). A job is later if it was not due when it was last written."""
+        job = stored.job
+        key = (job.queue, job.lane or "")
+        self.changed_lanes.add(key)
+        lane = self.lanes[key]
+        if job.state == "running":
+            lane.running += change
+        elif job.state == "waiting" and (job.held is None or in_lane(job.held)):
+            is_later = job.held is not None and stored.joined_ms > job.updated_ms
+            positions = lane.admitted if job.held is None else lane.later if is_later else lane.ready
+            (positions.add if change > 0 else positions.remove)(stored.lane_position())
+            if is_later:
+                later = self.later[job.queue]
+                (later.add if change > 0 else later.remove)((stored.joined_ms, stored.seq, job.id))
 
 
 def _prune(parts: dict[K, Any], keys: Iterable[K]) -> None:

@@ -13,6 +13,7 @@ from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.flows import drop_edges, is_pinned
 from jobmill.stores.memory.job_table import StoredJob
+from jobmill.stores.memory.queues import forget_lanes
 
 
 def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
@@ -20,6 +21,7 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     _purge_runs(context)
     context.operations.purge(context.now_ms)
     context.taken.purge(context.now_ms)
+    forget_lanes(context)
     # One more shows whether there are more.
     free = [(id for id in found if not is_pinned(context, id)) for found in (_old(context), _surplus(context))]
     ids = list(dict.fromkeys(id for found in free for id in islice(found, limit + 1)))

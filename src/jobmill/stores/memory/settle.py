@@ -14,6 +14,7 @@ from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.flows import hold_while_pending, is_pinned, set_edges, why_not_children
 from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import remove
+from jobmill.stores.memory.queues import lane_limits
 from jobmill.stores.memory.steps import suspend
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
         publish(context, settlement_events(done, context.now_ms))
     stored.token, stored.keep = None, done.keep or Keep()
     before = stored.job
-    job = context.jobs.write(stored, **settled_fields(before, done, context.now_ms))
+    strict = before.lane is not None and lane_limits(context, before.queue, before.lane).strict
+    job = context.jobs.write(stored, **settled_fields(before, done, context.now_ms, strict=strict))
     if done.runs is not None and job.state == "waiting":
         run = finished_run(before, done, context.now_ms)
         context.runs[run.id] = run

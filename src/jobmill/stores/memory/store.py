@@ -23,6 +23,7 @@ from jobmill.stores.memory import (
     extend,
     feed,
     flows,
+    lanes,
     purge,
     queues,
     read,
@@ -46,6 +47,8 @@ def _verb(
         with store._lock:
             context.now_ms, context.wakes = store.now(), False
             answer = function(context, *args, **kwargs)
+            if context.jobs.changed_lanes:
+                lanes.fill(context)
             if context.wakes:
                 store._bell.ring()
         return answer
@@ -133,6 +136,8 @@ class MemoryStore:
 
     configure = _verb(queues.configure)
     settings = _verb(queues.settings)
+    configure_lane = _verb(queues.configure_lane)
+    lanes = _verb(lanes.lanes)
     publish = _verb(feed.publish)
     events = _verb(feed.events)
 

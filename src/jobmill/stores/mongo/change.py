@@ -36,6 +36,7 @@ from jobmill.stores.mongo.flows import (
     resolve_ended,
     write_present_edges,
 )
+from jobmill.stores.mongo.lanes import fill
 from jobmill.stores.mongo.notes import noted, return_to_outbox
 from jobmill.stores.mongo.patches import Decided, changed_meanwhile, subject_of, write_patches
 from jobmill.stores.mongo.remove import forget_steps, remove
@@ -57,6 +58,7 @@ async def change(ctx: MongoContext, which: Sequence[str] | Filter, change: Chang
         again = await _change(ctx, late, change, limit)
         refused = {id: why for id, why in done.refused.items() if id not in late}
         done = Changed(ids=[*done.ids, *again.ids], refused=refused | again.refused, more=done.more)
+    await fill(ctx)
     return done
 
 
@@ -84,6 +86,8 @@ async def _change(ctx: MongoContext, which: Sequence[str] | Filter, change: Chan
         await free(BoundCollection(ctx.here.taken_keys), ctx.url, freed)
         await confirm(ctx, {id: key for id, key in taken.items() if id not in freed})
     ctx.claims.cursor.rewind()
+    for one in changed:
+        ctx.lanes.touch(one.job.queue, one.job.lane)
     await publish(ctx, [event for one in changed for event in one.patch.events])
     return Changed(ids=[one.job.id for one in changed], refused=refused, more=more)
 

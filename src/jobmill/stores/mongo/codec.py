@@ -34,6 +34,11 @@
            .waitsFor            the signal that a waiting job waits for
            .signals .steps      name and value (JSON) of each signal; number and _id of each step (steps.py)
            .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever
+           .lane                the lane of the job; while it is live, lanes.py writes the next three fields
+           .turn                the lane alone holds the job: `lane` again, and `after`: 0 if the job is ready, or when
+                                it may run
+           .joined              when it joined the lane; it stays while the job has a slot
+           .laneSlot            the slot of the job: a number, or its own _id where it needs no number
            .mark         of the last call that changed the job: that call finds by it which jobs it changed
 
 The order of priorities is reversed: our 0, 1, 2 are Monque's 0, -1, -2.
@@ -57,7 +62,7 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Raw
 
 from jobmill.core.changes import new_hold
-from jobmill.core.due import NEVER_MS, Held
+from jobmill.core.due import NEVER_MS, Held, in_lane, lane_fields
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import (
     DAY_MS,
@@ -122,6 +127,10 @@ ID_SHOWN = {"status": 1, "jobmill.id": 1, "jobmill.staged": 1}
 #: Leaves out the large fields.
 WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0, "jobmill.attempts": 0}
 
+#: The fields of ours about the lane of a live job.
+LANE_MARKS = ("turn", "joined", "laneSlot")
+#: `jobmill.turn.after` of a job that could run if its lane gave it a slot.
+READY = 0
 #: Fields of a claim, which only a job that is processing may have.
 NO_CLAIM: Document = dict.fromkeys(
     ("lockedAt", "claimedBy", "claimId", "leaseExpiresAt", "lastHeartbeat", "jobmill.leaseUntil")
@@ -210,8 +219,11 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url
     ours["flow"] = new.flow
     due_ms = new.due.resolve(now_ms)
     if new.after:
+        ours |= {"held": msgspec.to_builtins(new_hold(new.due, now_ms, new.lane)), "dependencies": len(new.after)}
+    if new.lane is not None:
+        ours |= _in_new_lane(new, new.lane, now_ms)
+    if new.after or new.lane is not None:
         due_ms = NEVER_MS
-        ours |= {"held": msgspec.to_builtins(new_hold(new.due, now_ms)), "dependencies": len(new.after)}
     if due_ms > now_ms + FAR_MS:
         ours |= {"due": date(due_ms), "dueOf": date(now_ms + FAR_MS)}
     document: Document = {
@@ -232,6 +244,42 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url
         ours |= rule
     document["jobmill"] = _present(ours)
     return document
+
+
+def _in_new_lane(new: NewJob, lane: str, now_ms: int) -> Document:
+    """The fields of ours of a new job with a lane."""
+    ours: Document = {"lane": lane}
+    if not new.after:
+        held = lane_fields(None, new.due, now_ms)["held"]
+        ours |= {"held": msgspec.to_builtins(held), **lane_marks(lane, held, now_ms)}
+    if new.recurrence is not None:
+        ours |= {"slot": date(new.due.resolve(now_ms)), "slotDue": date(NEVER_MS)}
+    return ours
+
+
+def lane_marks(lane: str, held: Held | None, now_ms: int) -> Document:
+    """The fields of ours that say where a job without a slot stands in its lane, by what holds it."""
+    if held is None or not in_lane(held):
+        return dict.fromkeys(LANE_MARKS)
+    joined_ms = held.due.resolve(now_ms)
+    turn = {"lane": lane, "after": date(joined_ms) if joined_ms > now_ms else READY}
+    return {"turn": turn, "joined": date(joined_ms), "laneSlot": None}
+
+
+def lane_mark_fields(lane: str, held: Held | None, now_ms: int) -> Document:
+    """The same as fields of a document."""
+    return {f"jobmill.{name}": value for name, value in lane_marks(lane, held, now_ms).items()}
+
+
+def after_commit(update: Document) -> Document:
+    """An update in a transaction of a caller: a job that stands in its lane then is found by the time it joined it.
+
+    Nobody knows when the caller commits. So the next claim of the queue looks at the lane.
+    """
+    written = update.get("$set", {})
+    if isinstance(turn := written.get("jobmill.turn"), dict):
+        written["jobmill.turn"] = turn | {"after": written["jobmill.joined"]}
+    return update
 
 
 def _present(fields: Document) -> Document:
@@ -283,9 +331,12 @@ def keep_fields(keep: Keep, now_ms: int) -> Document:
     return {"jobmill.purgeAt": purge_at, "jobmill.keepLast": keep.last}
 
 
+_DUE = ("jobmill.due", "jobmill.dueOf", "jobmill.slot", "jobmill.slotDue")
+
+
 def due_fields(due_ms: int, now_ms: int, occurrence_ms: int | None = None) -> Document:
     """When a job is due, and for which slot of its recurrence where that differs."""
-    fields: Document = {"nextRunAt": date(due_ms), "jobmill.slot": None, "jobmill.slotDue": None}
+    fields: Document = {"nextRunAt": date(due_ms), **dict.fromkeys(_DUE)}
     if occurrence_ms is not None and occurrence_ms != due_ms:
         fields |= {"jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
     if due_ms > now_ms + FAR_MS:
@@ -419,6 +470,7 @@ def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
         dependencies=ours.get("dependencies", 0),
         waits_for=ours.get("waitsFor"),
         deferred_error=ours.get("deferredError"),
+        lane=_text(ours.get("lane")),
     )
 
 

@@ -35,6 +35,7 @@ QUEUES, EVENTS, LOGS, RUNS = "jobmill_queues", "jobmill_events", "jobmill_logs",
 WORKERS, TALLIES, AUDIT = "jobmill_workers", "jobmill_tallies", "jobmill_audit"
 EDGES, STAGES, STEPS = "jobmill_edges", "jobmill_stages", "jobmill_steps"
 TAKEN_KEYS = "jobmill_taken_keys"
+LANES = "jobmill_lanes"
 
 #: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
 #: every other time limit except the one for connecting.
@@ -44,6 +45,8 @@ CLOSE_SECONDS = 1.5
 
 MAJORITY = WriteConcern(w="majority")
 ONE = WriteConcern(w=1)
+#: Without a response.
+NONE = WriteConcern(w=0)
 
 # Codes of a server that shuts down, steps down or is still starting: a retry may work, there or on another server.
 _UNAVAILABLE = {
@@ -94,8 +97,12 @@ class MongoConnection:
         self.steps: Collection = self.database[STEPS]
         #: Unique keys that stay taken for a time: see taken_keys.py.
         self.taken_keys: Collection = self.database[TAKEN_KEYS]
+        #: Settings and rates of lanes: see lane_settings.py.
+        self.lanes: Collection = self.database[LANES]
         #: Held by the claim that searches for jobs.
         self.searching = asyncio.Lock()
+        #: Held by the call that gives slots of lanes to jobs.
+        self.filling = asyncio.Lock()
 
     async def close(self) -> None:
         """Close all connections. A server that does not respond gets a second and a half, twice."""
@@ -125,6 +132,11 @@ class BoundCollection:
 
     def __init__(self, collection: Any, session: Any = None) -> None:
         self._collection, self._session = collection, session
+
+    @property
+    def is_in_session(self) -> bool:
+        """Whether what is written here exists only when a caller commits."""
+        return self._session is not None
 
     async def find(self, query: Document, projection: Document | None = None) -> list[Document]:
         """All that match."""

@@ -28,6 +28,8 @@ T = TypeVar("T")
 log = logging.getLogger("jobmill")
 
 MAX_REPORTED = 1_000
+#: For lanes: which job has joined the lane is not known; and none has.
+ANY_PRIORITY, NO_PRIORITY = float("-inf"), float("inf")
 #: The code for a hint that names no index.
 BAD_VALUE = 2
 
@@ -122,6 +124,26 @@ class FlowMemory:
         self.left_notes: set[ObjectId] = set()
 
 
+class LaneMemory:
+    """What this process remembers of lanes."""
+
+    def __init__(self) -> None:
+        #: By queue and lane: a call has changed jobs of these lanes, so that slots may be free. The value is the
+        #: smallest priority of jobs that have joined the lane; they may be more urgent than jobs with slots.
+        self.changed: dict[tuple[str, str], float] = {}
+        #: Whether Monque may have ended jobs that had slots.
+        self.has_ended = False
+        #: When `lane_walk.heal` may search for such slots again because of that.
+        self.heal_from_ms = 0
+        #: Queue and lane that were searched last for slots that nobody has given on.
+        self.healed_to: tuple[str, str] | None = None
+
+    def touch(self, queue: str, lane: str | None, priority: float = ANY_PRIORITY) -> None:
+        """A job of this lane has changed: `lanes.fill` looks at the lane. `priority`: of a job that has joined it."""
+        if lane is not None:
+            self.changed[queue, lane] = min(priority, self.changed.get((queue, lane), NO_PRIORITY))
+
+
 class MongoContext:
     """What the verbs of one store share."""
 
@@ -136,6 +158,7 @@ class MongoContext:
         self.seen_rings: dict[tuple[str, ...], int] = {}
         self.claims = ClaimMemory()
         self.flows = FlowMemory()
+        self.lanes = LaneMemory()
         #: The indexes that exist: a query that names one is not planned anew.
         self.indexes: set[str] = set()
         #: The names that workers of this process claim.

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from bson import MaxKey, MinKey, ObjectId
 from pymongo import UpdateMany
 
-from jobmill.core.flows import EDGE_STATES, After, Dependency, Verdict, verdict
+from jobmill.core.flows import EDGE_STATES, MAX_RELEASED, After, Dependency, Verdict, verdict
 from jobmill.stores.mongo.codec import Document
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: The number of jobs or edges that one query names.
 CHUNK = 1_000
 BAD = ("failed", "cancelled")
+#: The fields of an edge that setting it needs.
+MARKED = {"on": 1, "state": 1, "round": 1}
 
 
 def chunks(values: Iterable[T], size: int = CHUNK) -> Iterable[list[T]]:
@@ -66,6 +68,16 @@ def dependency_of(edge: Document) -> Dependency:
     )
 
 
+def open_edges_to(ids: Collection[ObjectId]) -> Document:
+    """A filter for the edges that the ends of these jobs set."""
+    return {"on": {"$in": list(ids)}, "open": True}
+
+
+def open_edge_stages(ids: Collection[ObjectId]) -> list[Document]:
+    """The same as a pipeline, for one edge more than one call sets."""
+    return [{"$match": open_edges_to(ids)}, {"$limit": MAX_RELEASED + 1}, {"$project": MARKED}]
+
+
 def of_jobs(ids: Collection[ObjectId]) -> Document:
     """A filter for all edges of these jobs."""
     return {"state": {"$in": list(EDGE_STATES)}, "_id.job": {"$in": list(ids)}}
@@ -84,16 +96,32 @@ async def edges_of(ctx: MongoContext, id: ObjectId, first: int = 0, limit: int =
 async def look(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> dict[ObjectId, Verdict]:
     """What the edges of jobs mean for them. Without `has_bad`, a job that has pending edges waits."""
     verdicts: dict[ObjectId, Verdict] = {}
-    edges = ctx.here.edges
     for some in chunks(ids):
-        pending = set(await edges.distinct("_id.job", {"state": "pending", "_id.job": {"$in": some}}))
+        pending = await with_pending(ctx, some)
         unknown = some if has_bad else [id for id in some if id not in pending]
-        bad: dict[ObjectId, list[Dependency]] = {}
-        if unknown:
-            async for edge in edges.find({"state": {"$in": BAD}, "_id.job": {"$in": unknown}}):
-                bad.setdefault(edge["_id"]["job"], []).append(dependency_of(edge))
-        verdicts |= {id: verdict(bad.get(id, ()), others_wait=id in pending) for id in some}
+        bad = await ctx.here.edges.find(bad_edges_of(unknown)).to_list() if unknown else []
+        verdicts |= verdicts_of(some, pending, bad)
     return verdicts
+
+
+async def with_pending(ctx: MongoContext, ids: Sequence[ObjectId]) -> set[ObjectId]:
+    """Which of these jobs have edges that are pending."""
+    return set(await ctx.here.edges.distinct("_id.job", {"state": "pending", "_id.job": {"$in": ids}}))
+
+
+def bad_edges_of(ids: Sequence[ObjectId]) -> Document:
+    """A filter for the edges of these jobs to jobs that have not succeeded."""
+    return {"state": {"$in": BAD}, "_id.job": {"$in": ids}}
+
+
+def verdicts_of(
+    ids: Sequence[ObjectId], pending: Collection[ObjectId], bad: Sequence[Document]
+) -> dict[ObjectId, Verdict]:
+    """What the edges of jobs mean for them: which jobs have pending ones, and all edges that are bad."""
+    by_job: dict[ObjectId, list[Dependency]] = {}
+    for edge in bad:
+        by_job.setdefault(edge["_id"]["job"], []).append(dependency_of(edge))
+    return {id: verdict(by_job.get(id, ()), others_wait=id in pending) for id in ids}
 
 
 # ---------------------------------------------------------------------------------------------------- pins

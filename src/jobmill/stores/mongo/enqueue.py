@@ -22,6 +22,8 @@ from jobmill.stores.mongo.edges import chunks, new_edge, pin
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.insert import EncodedJob, encoded, insert, resolve_all
+from jobmill.stores.mongo.lane_settings import note_lanes
+from jobmill.stores.mongo.lanes import fill
 from jobmill.stores.mongo.queues import has_feed, limits_of
 from jobmill.stores.mongo.unique_policy import encoded_by_policy, insert_by_policy
 from jobmill.stores.mongo.wake import notify
@@ -31,8 +33,12 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
     """See the port."""
     if not new_jobs:
         return []
-    if any(new.after or new.policy for new in new_jobs):
+    if any(new.after or new.policy or new.lane for new in new_jobs):
         return await _enqueue_apart(ctx, new_jobs)
+    return await _enqueue_alone(ctx, new_jobs)
+
+
+async def _enqueue_alone(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     now_ms = ctx.now()
     jobs = [encoded(new, now_ms, ctx.url) for new in new_jobs]
     limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))
@@ -46,11 +52,24 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
 
 
 async def _enqueue_apart(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-    """A call with jobs that wait for others, with jobs that have a policy, or with both: then these are enqueued first.
+    """A call with jobs that have a lane, wait for others, or have a policy. The latter are enqueued first.
 
     They can be awaited, but belong to no flow. If the process ends in between, they are there without the flow, which a
     repeated call adds.
     """
+    if any(new.lane for new in new_jobs):
+        await note_lanes(ctx, new_jobs)
+    receipts = await _enqueue_in_steps(ctx, new_jobs)
+    for new in new_jobs:
+        if not new.after:
+            ctx.lanes.touch(new.queue, new.lane, new.priority)
+    await fill(ctx)
+    return receipts
+
+
+async def _enqueue_in_steps(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    if not any(new.policy or new.after for new in new_jobs):
+        return await _enqueue_alone(ctx, new_jobs)
     if not any(new.policy for new in new_jobs):
         return await _enqueue_flow(ctx, new_jobs)
     if not any(new.after for new in new_jobs):
@@ -106,7 +125,7 @@ class Staged(Struct, frozen=True):
 
     new_jobs: Sequence[NewJob]
     receipts: list[Receipt]
-    limits: dict[str, QueueLimits]
+    limits: Mapping[str, QueueLimits]
     #: The new jobs that wait, and the old jobs that they wait for.
     dependents: list[ObjectId]
     dependencies: list[ObjectId]
@@ -115,7 +134,7 @@ class Staged(Struct, frozen=True):
 async def _enqueue_flow(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     now_ms, stage_id = ctx.now(), new_object_id()
     staged = await stage_jobs(ctx, new_jobs, stage_id, now_ms)
-    committed = await stages.commit(ctx, stage_id, staged.dependents, staged.dependencies)
+    committed = await stages.commit(ctx, stage_id, staged.dependents, staged.dependencies, new_jobs=new_jobs)
     await finish(ctx, staged, committed, now_ms)
     return staged.receipts
 

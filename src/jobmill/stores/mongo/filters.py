@@ -26,6 +26,8 @@ def query_of(ctx: MongoContext, filter: Filter) -> Document:
         more.append({"$or": [home, {"jobmill.key": filter.unique_key}]})
     if filter.declared:
         query["jobmill.declared"] = True
+    if filter.lane is not None:
+        query["jobmill.lane"] = filter.lane
     if filter.flow is not None:
         query["jobmill.flow"] = filter.flow
     bound(query, "createdAt", filter.created_after_ms, filter.created_before_ms)

@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from pymongo import UpdateMany
 
 from jobmill.core.changes import Subject, held_again, reopens, resolved
+from jobmill.core.due import NEVER_MS
 from jobmill.core.events import Event
 from jobmill.core.flows import (
     BY_JOBS,
@@ -26,7 +27,6 @@ from jobmill.core.flows import (
     Dependency,
     Dependent,
     EdgeState,
-    Verdict,
     edge_state,
     first_line,
     is_bad,
@@ -45,9 +45,22 @@ from jobmill.stores.mongo.codec import (
     ours_of,
     update_of,
 )
-from jobmill.stores.mongo.connection import BY_ID, ONE
+from jobmill.stores.mongo.connection import BY_ID, EDGES, ONE
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
+from jobmill.stores.mongo.edges import (
+    CHUNK,
+    MARKED,
+    bad_edges_of,
+    chunks,
+    dependency_of,
+    edges_of,
+    look,
+    of_jobs,
+    open_edges_to,
+    pin,
+    verdicts_of,
+    with_pending,
+)
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.ids import new_object_id
@@ -63,12 +76,12 @@ _WITHOUT_LARGE = {**WITHOUT_PAYLOAD, "jobmill.signals": 0}
 _RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
 #: The fields of a held job that releasing it needs.
 _HELD = dict.fromkeys(("name", "status", "priority", "nextRunAt", "failCount"), 1)
-_HELD |= dict.fromkeys(("jobmill.v", "jobmill.id", "jobmill.queue", "jobmill.held", "jobmill.deferredError"), 1)
+_HELD |= dict.fromkeys((f"jobmill.{name}" for name in ("v", "id", "queue", "held", "deferredError", "lane")), 1)
+#: A job that recurs keeps its occurrence.
+_HELD |= dict.fromkeys(("repeatInterval", *(f"jobmill.{name}" for name in ("rule", "due", "slot", "slotDue"))), 1)
 #: How many jobs of flows are read to find the ids of flows, for each id.
 JOBS_PER_FLOW = 20
 _BY_FLOW = {"jobmill.flow": -1}
-#: The fields of an edge that setting it needs.
-_MARKED = {"on": 1, "state": 1, "round": 1}
 _IN_OUTBOX = {"jobmill.outbox": True, "status": {"$in": FINAL}}
 
 
@@ -134,10 +147,15 @@ async def set_edges(ctx: MongoContext, ended: Sequence[Ended], limit: int = MAX_
 
 async def open_edges(ctx: MongoContext, ended: Sequence[Ended], limit: int) -> tuple[list[Document], bool]:
     """The edges that the ends of these jobs set, and whether there are more than the limit."""
+    query = open_edges_to([one.id for one in ended])
+    found = await ctx.here.edges.find(query, MARKED, limit=limit + 1, batch_size=limit + 2).to_list()
+    return of_round(found[:limit], ended), len(found) > limit
+
+
+def of_round(edges: Sequence[Document], ended: Sequence[Ended]) -> list[Document]:
+    """Those of these edges that lead to these jobs, and that their ends set."""
     rounds = {one.id: one.round for one in ended}
-    query = {"on": {"$in": list(rounds)}, "open": True}
-    found = await ctx.here.edges.find(query, _MARKED, limit=limit + 1, batch_size=limit + 2).to_list()
-    return [one for one in found[:limit] if one["round"] <= rounds[one["on"]]], len(found) > limit
+    return [one for one in edges if one["on"] in rounds and one["round"] <= rounds[one["on"]]]
 
 
 async def mark_edges(
@@ -201,25 +219,34 @@ async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool
     for _ in range(MAX_ATTEMPTS):
         if not left:
             break
-        verdicts = await look(ctx, left, has_bad=has_bad)
-        left = await _release_ready(ctx, {id: looked for id, looked in verdicts.items() if looked != "hold"})
+        again: list[ObjectId] = []
+        for some in chunks(left):
+            pending = await with_pending(ctx, some)
+            if unknown := some if has_bad else [id for id in some if id not in pending]:
+                again += await _release_ready(ctx, unknown, pending)
+        left = again
     return bool(left)
 
 
-async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -> list[ObjectId]:
-    """Release jobs. Return those that were changed meanwhile: their edges are read again."""
-    left: list[ObjectId] = []
-    for some in chunks(verdicts):
-        now_ms = ctx.now()
-        held = {"_id": {"$in": some}, "status": "pending", "jobmill.held.by": BY_JOBS, "jobmill.staged": None}
-        decided: list[Decided] = []
-        for document in await ctx.here.jobs.find(held, _HELD, hint=BY_ID, batch_size=len(some) + 1).to_list():
-            job = ctx.job(document)
-            patch = resolved(Subject.of(job), verdicts[document["_id"]], now_ms)
-            if patch is not None:
-                decided.append(Decided(document, job, patch))
-        left += await _write_alike(ctx, decided, now_ms)
-    return left
+async def _release_ready(ctx: MongoContext, ids: Sequence[ObjectId], pending: set[ObjectId]) -> list[ObjectId]:
+    """Release those of these jobs that need not wait. Return those that were changed meanwhile.
+
+    Those that are held are read together with their edges to jobs that have not succeeded. CPU of client and server for
+    25 jobs: 490 us, in two round trips 760.
+    """
+    now_ms = ctx.now()
+    held = {"_id": {"$in": ids}, "status": "pending", "jobmill.held.by": BY_JOBS, "jobmill.staged": None}
+    edges = {"coll": EDGES, "pipeline": [{"$match": bad_edges_of(ids)}]}
+    stages: list[Document] = [{"$match": held}, {"$project": _HELD}, {"$unionWith": edges}]
+    rows = await (await ctx.here.jobs.aggregate(stages, hint=BY_ID, batchSize=2 * len(ids) + 1)).to_list()
+    verdicts = verdicts_of(ids, pending, [one for one in rows if "on" in one])
+    decided: list[Decided] = []
+    for document in (one for one in rows if "on" not in one):
+        job, looked = ctx.job(document), verdicts[document["_id"]]
+        patch = resolved(Subject.of(job), looked, now_ms) if looked != "hold" else None
+        if patch is not None:
+            decided.append(Decided(document, job, patch))
+    return await _write_alike(ctx, decided, now_ms)
 
 
 async def _write_alike(ctx: MongoContext, decided: Sequence[Decided], now_ms: int) -> list[ObjectId]:
@@ -227,7 +254,8 @@ async def _write_alike(ctx: MongoContext, decided: Sequence[Decided], now_ms: in
     mark, groups = new_object_id(), dict[tuple[Any, ...], list[Decided]]()
     for one in decided:
         held = str(ours_of(one.document).get("held"))
-        groups.setdefault((held, one.job.deferred_error, *one.patch.fields.values()), []).append(one)
+        alike_of = (held, one.job.deferred_error, one.job.lane, one.job.occurrence_ms, *one.patch.fields.values())
+        groups.setdefault(alike_of, []).append(one)
     writes = []
     for alike in groups.values():
         ids = {"_id": {"$in": [one.document["_id"] for one in alike]}, "status": "pending"}
@@ -247,13 +275,14 @@ async def _published(ctx: MongoContext, changed: Sequence[Decided], now_ms: int)
     events: list[Event] = []
     for one in changed:
         events += one.patch.events
+        ctx.lanes.touch(one.job.queue, one.job.lane)
         _announce(ctx, one.job, one.patch.fields.get("due_ms"), now_ms)
     await publish(ctx, events)
 
 
 def _announce(ctx: MongoContext, job: Job, due_ms: int | None, now_ms: int) -> None:
     """Let the claims of this process know about a job that nothing holds any more."""
-    if due_ms is None:
+    if due_ms is None or due_ms == NEVER_MS:
         return
     if due_ms <= now_ms and ctx.claims.is_busy:
         ctx.claims.cursor.added(job.queue, job.name, job.priority, due_ms)

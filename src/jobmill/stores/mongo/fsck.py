@@ -14,6 +14,7 @@ from jobmill.core.findings import IDS_SHOWN, Finding
 from jobmill.stores.mongo.codec import LIVE, NO_CLAIM, OURS, Document, date, id_of, update_of
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.fsck_flows import check_flows
+from jobmill.stores.mongo.fsck_lanes import check_lanes, lane_checks
 
 _HELD, _NEVER = {"jobmill.held": {"$exists": True}}, date(NEVER_MS)
 _REPAIR = "repair them: `jobmill fsck --repair`"
@@ -65,12 +66,14 @@ def _checks(now_ms: int) -> list[DocumentCheck]:
             {"status": "pending", "nextRunAt": {"$not": {"$type": "date"}}},
             remedy="give them a due time: `jobmill jobs reschedule`",
         ),
+        *(DocumentCheck(one.name, one.text, one.query, one.repair) for one in lane_checks(now_ms)),
     ]
 
 
 async def fsck(ctx: MongoContext, *, repair: bool = False) -> list[Finding]:
     """See the port. The query that finds damage is also the guard of its repair."""
     findings = [await _run(ctx, check, repair) for check in _checks(ctx.now())]
+    findings += await check_lanes(ctx, repair)
     ctx.claims.cursor.rewind()  # a repaired job may be before its position
     return [*findings, await _unique_keys(ctx), *await check_flows(ctx, repair)]
 

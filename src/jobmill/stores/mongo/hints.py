@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from jobmill.runtime.tasks import end
 from jobmill.stores.common.job_hints import JobHints, poll
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN
 from jobmill.stores.mongo.connection import translated_errors
@@ -84,8 +85,7 @@ class EndPoll:
         """Wake all tasks, and query nothing more."""
         self._hints.tell()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end([self._task])
 
     def abandon(self) -> None:
         """The loop has ended, and the task with it."""

@@ -9,6 +9,9 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
 from pymongo.errors import BulkWriteError, WriteError
 
+from jobmill.core.due import NEVER_MS
+from jobmill.core.due import due_fields as core_due_fields
+from jobmill.core.job import Job
 from jobmill.core.values import NewJob, Receipt, at
 from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.mongo.codec import (
@@ -17,12 +20,14 @@ from jobmill.stores.mongo.codec import (
     LIVE,
     WITHOUT_PAYLOAD,
     Document,
+    after_commit,
     data_of,
     date,
     due_fields,
     id_of,
     job_fields,
     job_of,
+    lane_mark_fields,
     new_document,
     ours_of,
     packed,
@@ -34,6 +39,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, BoundCollection, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import new_object_id, object_id
+from jobmill.stores.mongo.lanes import fill
 from jobmill.stores.mongo.stages import wait_for
 from jobmill.stores.mongo.url import MongoUrl
 
@@ -116,8 +122,9 @@ async def _resolve(ctx: MongoContext, one: EncodedJob, now_ms: int, stage_id: Ob
     """Find out why a job was refused; where the reason has disappeared, insert it."""
     collection = BoundCollection(ctx.here.jobs)
     for _ in range(MAX_ATTEMPTS):
-        receipt = await conflict(collection, one, now_ms, ctx.url, stage_id)
+        receipt = await conflict(ctx, collection, one, now_ms, stage_id)
         if isinstance(receipt, Receipt):
+            await fill(ctx)  # the job that has its key may have given up its slot
             return receipt
         if receipt is not None:
             await wait_for(ctx, receipt)
@@ -130,7 +137,7 @@ async def _resolve(ctx: MongoContext, one: EncodedJob, now_ms: int, stage_id: Ob
 
 
 async def conflict(
-    collection: BoundCollection, one: EncodedJob, now_ms: int, url: MongoUrl, stage_id: ObjectId | None = None
+    ctx: MongoContext, collection: BoundCollection, one: EncodedJob, now_ms: int, stage_id: ObjectId | None = None
 ) -> Receipt | ObjectId | None:
     """The receipt of a job whose id or live unique key is taken; None where both are free.
 
@@ -144,14 +151,17 @@ async def conflict(
         if (other := _staged_by_other(document, stage_id)) is not None:
             return other
         id = id_of(document)
-        update = _recurrence_update(one.new, document, now_ms, url)
+        update = _recurrence_update(one.new, document, now_ms, ctx.url)
         if update is None:
             return Receipt(id, "duplicate")
         # Only if nobody has changed the recurrence since it was read.
         revision = ours_of(document).get("revision")
         unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
         unchanged["jobmill.held"] = ours_of(document).get("held")
+        if "lane" in ours_of(document):
+            unchanged["status"] = document["status"]  # a job that runs keeps its slot
         if await replace_payload(collection, unchanged, update, one.new):
+            ctx.lanes.touch(one.new.queue, ours_of(document).get("lane"))
             return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
     return None
 
@@ -159,7 +169,7 @@ async def conflict(
 async def replace_payload(collection: BoundCollection, unchanged: Document, update: Document, new: NewJob) -> bool:
     """Write the payload of a new job to a live one; whether that is still as it was read."""
     try:
-        return await collection.update(unchanged, update)
+        return await collection.update(unchanged, after_commit(update) if collection.is_in_session else update)
     except WriteError as error:
         if error.code not in TOO_LARGE:
             raise
@@ -170,6 +180,14 @@ def too_large(new: NewJob) -> InvalidValue:
     """A live job cannot take over the payload of a new one."""
     fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
     return InvalidValue("payload", fits, len(new.payload_json))
+
+
+def _new_due(job: Job, due_ms: int, now_ms: int) -> Document:
+    """The fields of a recurring job that gets another due time, at which its next occurrence is."""
+    lane = job.lane if job.state == "waiting" else None
+    fields = core_due_fields(job.held, at(due_ms), now_ms, lane)
+    marks = {} if lane is None else lane_mark_fields(lane, fields["held"], now_ms)
+    return {**due_fields(NEVER_MS if "held" in fields else due_ms, now_ms, due_ms), **job_fields(fields), **marks}
 
 
 def _staged_by_other(document: Document, stage_id: ObjectId | None) -> ObjectId | None:
@@ -192,9 +210,6 @@ def _recurrence_update(new: NewJob, document: Document, now_ms: int, url: MongoU
     elif not (new.keeps_due and new.recurrence.same_rule(old)):
         due_ms = new.due.resolve(now_ms)
         ours |= rule_fields(structs.replace(new.recurrence, revision=old.revision + 1), url)
-        if job.held is None:
-            ours |= due_fields(due_ms, now_ms)
-        else:
-            ours |= job_fields({"held": structs.replace(job.held, due=at(due_ms))})
+        ours |= _new_due(job, due_ms, now_ms)
     update = update_of(ours)
     return update | {"$set": {**payload, **update.get("$set", {})}}

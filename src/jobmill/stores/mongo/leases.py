@@ -35,7 +35,7 @@ IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone", "jobmill.slot", "jobmil
 IN_ORDER |= dict.fromkeys(("jobmill.due", "jobmill.dueOf", "jobmill.held", "claimId", "jobmill.unstarted"), 1)
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
-_LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
+_LOCATED = dict.fromkeys(("status", "claimedBy", "jobmill", "nextRunAt", "name", "repeatInterval"), 1)
 
 
 class MongoLocator(Struct, frozen=True, gc=False):
@@ -44,20 +44,22 @@ class MongoLocator(Struct, frozen=True, gc=False):
     id: ObjectId
     claimed_by: str
     is_ours: bool
-    #: The slot of this run of a recurring job; it stays when nextRunAt changes.
-    occurrence_ms: int | None = None
+    #: Whether the job has a recurrence.
+    recurs: bool = False
     #: Where edges lead to the job: its `hasDependents` and `round` when it was claimed. Edges may be younger.
     pin: ObjectId | None = None
     round: int = 0
     #: Whether the job has edges.
     has_dependencies: bool = False
+    #: Whether its lane is strict; only a settlement knows this.
+    is_strict: bool = False
 
 
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
     ours, claimed_by = ours_of(document), str(document.get("claimedBy", OURS))
     edges = (ours.get("hasDependents"), ours.get("round", 0), "dependencies" in ours)
-    return MongoLocator(document["_id"], claimed_by, ours.get("v") == 1, job.occurrence_ms, *edges)
+    return MongoLocator(document["_id"], claimed_by, ours.get("v") == 1, job.recurrence is not None, *edges)
 
 
 def worker_of(document: Document) -> str:
@@ -86,7 +88,12 @@ def is_uncounted(document: Document) -> bool:
 
 
 def lease_update(claim: Claim | Seize, now_ms: int, *, counts: str | None = None) -> Document:
-    """What a claim writes. `counts`: the field that counts that another lease has ended."""
+    """What a claim writes. `counts`: the field that counts that another lease has ended.
+
+    Only a job that waited and was due then loses its due time: if a rule was updated while its job ran, the job is due
+    as the update says when the run is over, and a seized job may be due later.
+    """
+    was_due = counts is None and isinstance(claim, Claim)
     fields: Document = {"status": "processing", "claimedBy": OURS + claim.worker, "claimId": claim_id(claim.token)}
     fields |= dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms))
     fields |= {"jobmill.leaseUntil": date(now_ms + claim.lease_ms), "jobmill.worker": claim.worker}
@@ -95,7 +102,7 @@ def lease_update(claim: Claim | Seize, now_ms: int, *, counts: str | None = None
         "$set": fields,
         "$inc": {"jobmill.claims": Int64(1)} | ({f"jobmill.{counts}": 1} if counts else {}),
         # Monque must not take the lease of an earlier claim for its own.
-        "$unset": {"leaseExpiresAt": "", "jobmill.due": "", "jobmill.dueOf": ""},
+        "$unset": {"leaseExpiresAt": ""} | ({"jobmill.due": "", "jobmill.dueOf": ""} if was_due else {}),
         # A Node worker retries a job without a number here, or with a negative one, for ever.
         "$max": {"failCount": 0},
     }

@@ -18,13 +18,23 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
+from pymongo.write_concern import WriteConcern
 
 from jobmill.core.flows import MAX_RELEASED
 from jobmill.stores.mongo.codec import Document, date
-from jobmill.stores.mongo.connection import BY_ID, ONE
+from jobmill.stores.mongo.connection import BY_ID, NONE, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import chunks
-from jobmill.stores.mongo.flows import Ended, close_edges, mark_edges, open_edges, release, resolve_ended, set_edges
+from jobmill.stores.mongo.flows import (
+    Ended,
+    close_edges,
+    mark_edges,
+    of_round,
+    open_edges,
+    release,
+    resolve_ended,
+    set_edges,
+)
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import MongoLocator
 from jobmill.stores.mongo.settle import ends
@@ -33,36 +43,48 @@ if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
 
-async def begin(ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]]) -> ObjectId | None:
-    """Before jobs are settled; None if no job ends that edges lead to, as far as its claim knew."""
-    ended = [locator.id for one, locator in settlements if locator and locator.pin and ends(one)]
-    if not ended:
-        return None
+def ending(settlements: Sequence[tuple[Settlement, MongoLocator | None]]) -> Sequence[ObjectId]:
+    """The jobs that these settlements end and that edges lead to, as far as their claims knew."""
+    return [locator.id for one, locator in settlements if locator and locator.pin and ends(one)]
+
+
+async def begin(ctx: MongoContext, ended: Sequence[ObjectId]) -> ObjectId:
+    """Before these jobs are settled."""
     note = new_object_id()
-    document: Document = {"_id": note, "jobs": ctx.url.collection, "at": date(ctx.now()), "ended": ended}
+    document: Document = {"_id": note, "jobs": ctx.url.collection, "at": date(ctx.now()), "ended": list(ended)}
     await ctx.here.stages.with_options(write_concern=ONE).insert_one(document)
     return note
 
 
-async def end(ctx: MongoContext, note: ObjectId) -> None:
+async def end(ctx: MongoContext, note: ObjectId, write_concern: WriteConcern = ONE) -> None:
     """All edges are set, or the jobs are in the outbox again."""
-    await ctx.here.stages.with_options(write_concern=ONE).delete_one({"_id": note})
+    await ctx.here.stages.with_options(write_concern=write_concern).delete_one({"_id": note})
 
 
-async def set_noted_edges(ctx: MongoContext, note: ObjectId | None, ended: Sequence[Ended]) -> bool:
-    """Set the edges that lead to jobs that are final now, and release dependents; whether more is left to do."""
+async def set_noted_edges(
+    ctx: MongoContext, note: ObjectId | None, ended: Sequence[Ended], found: Sequence[Document] | None = None
+) -> bool:
+    """Set the edges that lead to jobs that are final now, and release dependents; whether more is left to do.
+
+    `found`: the open edges as they were before the jobs were settled. A settlement that is noted would have failed if
+    others had been added since, because each writer of edges pins the job anew.
+    """
     noted = [one for one in ended if not one.in_outbox]
-    has_more = await _set_and_close(ctx, noted) if noted else False
+    has_more = await _set_and_close(ctx, noted, found) if noted else False
     if others := [one for one in ended if one.in_outbox]:
         has_more = (await set_edges(ctx, others)).has_more or has_more
     if note is not None:
-        await end(ctx, note)
+        # Where the note stays, everything is done once more. CPU of client and server: 50 us, with a response 230.
+        await end(ctx, note, NONE)
     return has_more
 
 
-async def _set_and_close(ctx: MongoContext, ended: Sequence[Ended]) -> bool:
+async def _set_and_close(ctx: MongoContext, ended: Sequence[Ended], found: Sequence[Document] | None) -> bool:
     ids = [one.id for one in ended]
-    edges, has_more = await open_edges(ctx, ended, MAX_RELEASED)
+    if found is None:
+        edges, has_more = await open_edges(ctx, ended, MAX_RELEASED)
+    else:
+        edges, has_more = of_round(found, ended), len(found) > MAX_RELEASED
     if has_more:
         await return_to_outbox(ctx, ids)
         return (await resolve_ended(ctx, ids)).has_more

@@ -12,6 +12,7 @@ from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, FIRST_EDGE, drop_edges, of_jobs, pin
 from jobmill.stores.mongo.flows import close_edges, ended_of, release, resolve_ended, set_edges
+from jobmill.stores.mongo.lane_walk import heal
 from jobmill.stores.mongo.notes import noted
 
 #: At this interval, some edges are checked: another program may have removed their jobs.
@@ -28,7 +29,7 @@ async def flush_outbox(ctx: MongoContext, limit: int = 1_000) -> int:
     if ctx.now() >= ctx.flows.sweep_from_ms:
         ctx.flows.sweep_from_ms = ctx.now() + SWEEP_MS
         done += await _sweep(ctx)
-    return done
+    return done + await heal(ctx)
 
 
 async def flush_ended(ctx: MongoContext, limit: int = 1_000) -> int:

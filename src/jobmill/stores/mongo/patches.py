@@ -16,12 +16,12 @@ from jobmill.stores.mongo.codec import (
     NO_CLAIM,
     WITHOUT_PAYLOAD,
     Document,
-    date,
     due_fields,
     int_of,
     is_ours,
     job_fields,
     keep_fields,
+    lane_mark_fields,
     ours_of,
     rule_fields,
     update_of,
@@ -105,8 +105,13 @@ def _update(ctx: MongoContext, one: Decided, mark: ObjectId, now_ms: int) -> Doc
     update = lease_update(one.patch.seize, now_ms)
     update["$set"]["jobmill.mark"] = mark
     if one.job.held is not None:
-        update["$set"]["nextRunAt"] = date(one.patch.fields["due_ms"])
-        update["$unset"]["jobmill.held"] = ""
+        due = due_fields(one.patch.fields["due_ms"], now_ms, one.job.occurrence_ms)
+        for operator, fields in update_of({**due, "jobmill.held": None}).items():
+            update[operator] |= fields
+    if one.job.lane is not None and "laneSlot" not in ours_of(one.document):
+        # It gets a slot of its own, whatever the limit is.
+        update["$set"]["jobmill.laneSlot"] = one.document["_id"]
+        update["$unset"]["jobmill.turn"] = ""
     return update
 
 
@@ -119,7 +124,6 @@ def patch_fields(ctx: MongoContext, one: Decided, now_ms: int) -> Document:
         fields |= _next_round(one.document)
     fields |= job_fields(patch.fields)
     if "due_ms" in patch.fields or "occurrence_ms" in patch.fields:
-        fields |= dict.fromkeys(("jobmill.due", "jobmill.dueOf"))
         due_ms = patch.fields.get("due_ms", job.due_ms)
         fields |= due_fields(due_ms, now_ms, patch.fields.get("occurrence_ms", job.occurrence_ms))
     if "recurrence" in patch.fields:
@@ -127,6 +131,8 @@ def patch_fields(ctx: MongoContext, one: Decided, now_ms: int) -> Document:
     if "state" in patch.fields:
         fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
         fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None
+    if job.lane is not None and ("held" in patch.fields or "state" in patch.fields):
+        fields |= lane_mark_fields(job.lane, patch.fields.get("held"), now_ms)
     if patch.keep is not None:
         fields |= keep_fields(patch.keep, now_ms)
     if patch.clears_steps:

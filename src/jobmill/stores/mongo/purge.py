@@ -6,6 +6,7 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
+from jobmill.core.due import NEVER_MS, at, lane_fields
 from jobmill.core.events import job_event
 from jobmill.core.job import Job, keep_final
 from jobmill.core.recurrence import next_occurrence
@@ -24,13 +25,16 @@ from jobmill.stores.mongo.codec import (
     Document,
     date,
     due_fields,
+    job_fields,
     keep_fields,
+    lane_mark_fields,
     ours_of,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.lane_settings import purge_windows
 from jobmill.stores.mongo.queues import resume
 from jobmill.stores.mongo.remove import remove
 from jobmill.stores.mongo.runs import purge_runs
@@ -53,6 +57,7 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     await purge_announced(ctx, now_ms)
     await purge_audit(ctx, now_ms)
     await purge_taken_keys(ctx, now_ms)
+    await purge_windows(ctx, now_ms)
     await resume(ctx, now_ms)
     await postpone(ctx, now_ms)
     noted = await _note_ended(ctx, limit, now_ms)
@@ -116,6 +121,9 @@ async def _note_ended(ctx: MongoContext, limit: int, now_ms: int) -> int:
     for document in found:
         job, unchanged = ctx.job(document), {name: document.get(name) for name in ("_id", "status", "updatedAt")}
         fields = keep_fields(keep_final(job.options, job.state), job.updated_ms)
+        if job.lane is not None:
+            # Another job has its slot by now, whose number would refuse a retry by hand.
+            fields["jobmill.laneSlot"] = None
         writes.append(UpdateOne(unchanged, update_of(fields), hint=BY_ID))
     if writes:
         await ctx.here.jobs.bulk_write(writes, ordered=False)
@@ -161,9 +169,11 @@ async def rearm(ctx: MongoContext, now_ms: int, limit: int = 100) -> None:
 
 async def _rearm(ctx: MongoContext, document: Document, now_ms: int) -> None:
     unchanged = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
-    update = update_of(_next_run(ctx.job(document), now_ms))
+    job = ctx.job(document)
+    update = update_of(_next_run(job, now_ms))
     try:
         await ctx.here.jobs.update_one({**unchanged, "jobmill.armed": True}, update)
+        ctx.lanes.touch(job.queue, job.lane)
     except DuplicateKeyError:
         # Another job has its unique key by now and replaces it.
         await ctx.here.jobs.update_one(unchanged, {"$unset": {"jobmill.armed": ""}})
@@ -184,8 +194,9 @@ def _next_run(job: Job, now_ms: int) -> Document:
         "status": "pending",
         "failCount": 0,
         "updatedAt": date(now_ms),
-        **dict.fromkeys(("jobmill.held", "jobmill.due", "jobmill.dueOf")),
+        "jobmill.held": None,
         **due_fields(occurrence_ms, now_ms),
+        **({} if job.lane is None else _lane_fields(job.lane, occurrence_ms, now_ms)),
         **NO_CLAIM,
         "jobmill.progress": None,
         "jobmill.crashes": None,
@@ -194,3 +205,10 @@ def _next_run(job: Job, now_ms: int) -> Document:
         "jobmill.lastFinishedAt": date(job.updated_ms),
         **({"jobmill.lastError": job.error} if failed and job.error is not None else {}),
     }
+
+
+def _lane_fields(lane: str, occurrence_ms: int, now_ms: int) -> Document:
+    """The fields of a job that waits in its lane again."""
+    held = lane_fields(None, at(occurrence_ms), now_ms)
+    marks = lane_mark_fields(lane, held["held"], now_ms)
+    return {**due_fields(NEVER_MS, now_ms, occurrence_ms), **job_fields(held), **marks}

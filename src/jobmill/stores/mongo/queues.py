@@ -15,6 +15,7 @@ from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.queue_settings import LaneRule
 from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit
 from jobmill.stores.mongo.codec import Document, update_of
 from jobmill.stores.mongo.context import MongoContext
@@ -25,13 +26,26 @@ LOCK_MS = 5_000
 LOCK_WAIT_SECONDS = 2.0
 
 _DEFAULTS = QueueSettings()
+#: The fields of the document of a queue that has jobs with lanes, but no settings.
+_ONLY_LANES = {"_id", "hasLanes", "hasOwnLanes"}
+
+
+class MongoLimits(QueueLimits, frozen=True, kw_only=True):
+    """The limits of a queue, and what is known about its lanes."""
+
+    #: Whether the queue has, or had, jobs with lanes.
+    has_lanes: bool = False
+    #: Whether lanes may have documents of their own: settings, or windows of rates.
+    has_lane_documents: bool = False
+    #: The rule of all lanes has changed: the last lane whose slots are right. None: all are.
+    lanes_to: str | None = None
 
 
 #: The limits of a queue that has no document.
-NO_LIMITS = QueueLimits()
+NO_LIMITS = MongoLimits()
 
 
-def queue_limits(document: Document) -> QueueLimits:
+def queue_limits(document: Document) -> MongoLimits:
     """The settings and limits in the document of a queue."""
     rate = document.get("rateLimit")
     settings = QueueSettings(
@@ -41,15 +55,27 @@ def queue_limits(document: Document) -> QueueLimits:
         running_limit=document.get("runningLimit"),
         feed=bool(document.get("feed", _DEFAULTS.feed)),
         events_max_len=int(document.get("eventsMaxLen", _DEFAULTS.events_max_len)),
+        lanes=msgspec.convert(rule, LaneRule) if (rule := document.get("lanes")) is not None else None,
     )
     ends_ms, used = int(document.get("windowEndsMs", 0)), int(document.get("windowUsed", 0))
-    return QueueLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
+    if "hasLanes" not in document:
+        return MongoLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
+    return MongoLimits(
+        settings=settings,
+        window_ends_ms=ends_ms,
+        window_used=used,
+        has_lanes=True,
+        has_lane_documents="hasOwnLanes" in document
+        or (settings.lanes is not None and settings.lanes.rate is not None),
+        lanes_to=document.get("lanesTo"),
+    )
 
 
-async def limits_of(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueLimits]:
-    """The settings and limits of these queues (None: of all queues), without queues that have no document."""
+async def limits_of(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, MongoLimits]:
+    """The settings and limits of these queues (None: of all queues), without queues that have no settings."""
     query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
-    return {one["_id"]: queue_limits(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
+    found = [one async for one in ctx.here.queues.find(query, {"lock": 0})]
+    return {one["_id"]: queue_limits(one) for one in found if queues is not None or not one.keys() <= _ONLY_LANES}
 
 
 def has_feed(limits: Mapping[str, QueueLimits]) -> bool:
@@ -57,8 +83,8 @@ def has_feed(limits: Mapping[str, QueueLimits]) -> bool:
     return any(one.settings.feed for one in limits.values())
 
 
-async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
-    """Change the settings of a queue. Return the new settings."""
+async def change_settings(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
+    """Change the settings of a queue, but not the slots of its lanes. Return the new settings."""
     rate = change.rate_limit
     pause = None if change.pause is UNSET and change.paused is not UNSET else change.pause
     given = {
@@ -68,7 +94,10 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
         "feed": change.feed,
         "eventsMaxLen": change.events_max_len,
         "rateLimit": {"count": rate.count, "perMs": rate.per_ms} if rate else rate,
+        "lanes": msgspec.to_builtins(change.lanes) if isinstance(change.lanes, LaneRule) else change.lanes,
     }
+    if change.lanes is not UNSET:
+        given |= {"hasLanes": True, "lanesTo": ""}
     # Count the changes, so that the change stream also reports a change that writes the same values.
     update = update_of({name: it for name, it in given.items() if it is not UNSET}) | {"$inc": {"changes": 1}}
     while True:

@@ -37,6 +37,8 @@ FINISHED = "jobmill_final"
 FAR = "jobmill_far"
 FLOW = "jobmill_flow"
 OUTBOX = "jobmill_outbox"
+SLOTS = "jobmill_slots"
+TURNS = "jobmill_turns"
 AUDIT = "jobmill_audit"
 #: Indexes of older versions that others replace.
 _REPLACED = ("jobmill_due", "jobmill_armed", "jobmill_declared", "jobmill_purge", "jobmill_ended")
@@ -88,9 +90,28 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     FINISHED: ([_QUEUE, ("status", 1), ("updatedAt", 1), ("_id", 1)], {"status": {"$in": FINAL}}),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
     FLOW: ([("jobmill.flow", 1), ("status", 1), ("_id", 1)], {"jobmill.flow": {"$exists": True}}),
-    # Jobs that others wait for, and jobs of calls that have not ended.
-    OUTBOX: ([("jobmill.staged", 1), ("status", 1)], {"jobmill.outbox": True}),
+    # Final jobs that others wait for, and jobs of calls that have not ended. Not live jobs that others wait for: each
+    # claim and each settlement of one would write to this index.
+    OUTBOX: (
+        [("jobmill.staged", 1), ("status", 1)],
+        {"$or": [{"jobmill.outbox": True, "status": {"$in": FINAL}}, {"jobmill.staged": {"$exists": True}}]},
+    ),
+    # Jobs with a slot of their lane. It is unique: the number of a slot is its lock. A job that Monque completes frees
+    # its number by itself.
+    SLOTS: (
+        [_QUEUE, ("jobmill.lane", 1), ("jobmill.laneSlot", 1)],
+        {"jobmill.laneSlot": {"$exists": True}, "status": {"$in": LIVE}},
+    ),
+    # Jobs that their lane holds: those that are ready in the order of their lane, those that are due later by time.
+    TURNS: (
+        [
+            *(_QUEUE, ("jobmill.turn.after", 1), ("jobmill.turn.lane", 1)),
+            *(("priority", -1), ("jobmill.joined", 1), ("_id", 1)),
+        ],
+        {"jobmill.turn.after": {"$exists": True}, "status": "pending"},
+    ),
 }
+_UNIQUE = (OWN_ID, SLOTS)
 
 #: Indexes of other collections.
 _OTHERS: dict[str, tuple[str, list[tuple[str, int]]]] = {
@@ -99,6 +120,7 @@ _OTHERS: dict[str, tuple[str, list[tuple[str, int]]]] = {
     "jobmill_edges_of": (connection.EDGES, [("state", 1), ("_id.job", 1)]),
     "jobmill_edges_to": (connection.EDGES, [("on", 1), ("open", 1)]),
     "jobmill_steps_of": (connection.STEPS, [("job", 1)]),
+    "jobmill_lanes_again": (connection.LANES, [("_id.queue", 1), ("again", 1)]),
     # For the janitor. Not a TTL index, which removes by the time of the server even where the store has a clock of its
     # own.
     "jobmill_taken_until": (connection.TAKEN_KEYS, [("until", 1)]),
@@ -169,7 +191,7 @@ def models(which: Indexes) -> list[IndexModel]:
     )
     theirs = [IndexModel(keys, background=True) for keys in _MONQUE] if which == "monque" else []
     ours = [
-        IndexModel(keys, name=name, partialFilterExpression=only, **({"unique": True} if name == OWN_ID else {}))
+        IndexModel(keys, name=name, partialFilterExpression=only, **({"unique": True} if name in _UNIQUE else {}))
         for name, (keys, only) in _OURS.items()
     ]
     return [unique, *theirs, *ours]

@@ -17,12 +17,15 @@ from pymongo import UpdateMany
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from jobmill.core.changes import new_hold
-from jobmill.core.due import NEVER_MS, Held
+from jobmill.core.due import BY_LANE, NEVER_MS, Held, lane_fields
+from jobmill.core.lanes import keeps_slot
 from jobmill.core.values import NOW, Refused, Settled, at
 from jobmill.stores.mongo.codec import (
     DOCUMENT_BYTES,
+    FAR_MS,
     MAX_BYTES,
     NO_CLAIM,
+    READY,
     WITHOUT_PAYLOAD,
     Document,
     attempt_fields,
@@ -31,6 +34,7 @@ from jobmill.stores.mongo.codec import (
     due_of,
     job_fields,
     keep_fields,
+    lane_mark_fields,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
@@ -245,7 +249,7 @@ async def send(
 class _Group(Struct):
     """Jobs of one claim to which the same values are written, and more conditions of the guard."""
 
-    update: Document
+    update: Document | list[Document]
     more: Document
     given: list[_Given] = []
 
@@ -262,7 +266,11 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Grou
             condition = one.locator.pin if one.is_noted else "" if more is _NO_EDGES else repr(more)
             key = (*_values(settlement, one.locator), one.held, condition)
             if key not in groups:
-                groups[key] = _Group(update_for(settlement, one.locator, mark, now_ms, one.held, one.is_noted), more)
+                update = update_for(settlement, one.locator, mark, now_ms, one.held, one.is_noted)
+                is_overtaken = settlement.runs is not None and settlement.state == "waiting" and settlement.due is None
+                lane = settlement.lease.lane if is_overtaken else None
+                written = with_occurrence(update, settlement, one.locator)
+                groups[key] = _Group(written if lane is None else _in_lane(update, lane, now_ms), more)
             groups[key].given.append(one)
     return list(groups.values())
 
@@ -294,16 +302,16 @@ def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
 
 def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     """The values that decide which update is written under which guard."""
-    occurrence_ms = None if one.due is None else locator.occurrence_ms
     written = (one.state, one.errors, one.crashes, one.due, one.error, one.attempts, one.result_json, one.keep)
-    more = (one.runs, one.rearm, one.waits_for)
-    return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, *more)
+    lane = (one.lease.lane if one.state == "waiting" else one.lease.lane is None, locator.is_strict)
+    more = (one.runs, one.rearm, one.waits_for, *lane)
+    return (one.lease.token, locator.claimed_by, locator.is_ours, locator.recurs, *written, *more)
 
 
 def update_for(
     one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None, is_noted: bool = False
 ) -> Document:
-    """The update that settles a job; `held`: what holds it afterwards."""
+    """The update that settles a job; `held`: what holds it afterwards, except its lane. See also `with_occurrence`."""
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
         **NO_CLAIM,
@@ -315,11 +323,13 @@ def update_for(
         fields["jobmill.outbox"] = None
     if one.attempts is not None:
         fields |= attempt_fields(one.attempts, one.error)
+    occurrence_ms = None if one.rearm is None else one.rearm.occurrence_ms
     if one.due is not None:
-        occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), now_ms, occurrence_ms)
     if one.state == "waiting":
-        fields |= _waiting_fields(one, held, now_ms)
+        fields |= _waiting_fields(one, held, now_ms, occurrence_ms)
+    if one.lease.lane is not None:
+        fields |= _lane_fields(one, one.lease.lane, locator, now_ms, held)
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)
     if one.keep is not None and locator.is_ours:
@@ -327,10 +337,66 @@ def update_for(
     return update_of(fields)
 
 
-def _waiting_fields(one: Settlement, held: Held | None, now_ms: int) -> Document:
+# When a job is due, and its occurrence, as `due_of` and `job_of` read them.
+_DUE = {"$cond": [{"$eq": ["$jobmill.dueOf", "$nextRunAt"]}, "$jobmill.due", "$nextRunAt"]}
+_OCCURRENCE = {"$cond": [{"$eq": ["$jobmill.slotDue", _DUE]}, "$jobmill.slot", _DUE]}
+
+
+def _in_lane(update: Document, lane: str, now_ms: int) -> list[Document]:
+    """The update of a recurring job whose rule was changed while it ran: it stands in its lane, due as the change says.
+
+    In one write, because a process that ends between two would leave a slot to a job that is due much later.
+    """
+    now, near = date(now_ms), date(now_ms + FAR_MS)
+    due, joined = _DUE, {"$max": [_DUE, now]}
+    fields = {
+        "nextRunAt": near,
+        "jobmill.due": date(NEVER_MS),
+        "jobmill.dueOf": near,
+        "jobmill.slot": _OCCURRENCE,
+        "jobmill.slotDue": date(NEVER_MS),
+        "jobmill.held": {"by": [BY_LANE], "due": {"at_ms": {"$toLong": joined}}},
+        "jobmill.turn": {"lane": {"$literal": lane}, "after": {"$cond": [{"$gt": [due, now]}, due, READY]}},
+        "jobmill.joined": joined,
+    }
+    given = {name: {"$literal": value} for name, value in update["$set"].items()}
+    return [{"$set": given}, {"$set": fields}, {"$unset": [*update["$unset"], "jobmill.laneSlot"]}]
+
+
+def with_occurrence(update: Document, one: Settlement, locator: MongoLocator) -> Document | list[Document]:
+    """The update that settles a recurring job in the middle of its run.
+
+    The job keeps its occurrence, which is that of the new rule if the rule was changed while it ran.
+    """
+    written: Document = update["$set"]
+    if not locator.recurs or one.rearm is not None or "nextRunAt" not in written:
+        return update
+    fields = {"jobmill.slot": _OCCURRENCE, "jobmill.slotDue": written.get("jobmill.due", written["nextRunAt"])}
+    given = {name: {"$literal": value} for name, value in written.items() if name not in fields}
+    return [{"$set": {**given, **fields}}, {"$unset": [name for name in update["$unset"] if name not in fields]}]
+
+
+def _waiting_fields(one: Settlement, held: Held | None, now_ms: int, occurrence_ms: int | None) -> Document:
     """What a job waits for."""
-    holds = {} if held is None else {**due_fields(NEVER_MS, now_ms), **job_fields({"held": held})}
+    holds = {} if held is None else {**due_fields(NEVER_MS, now_ms, occurrence_ms), **job_fields({"held": held})}
     return {**holds, "jobmill.waitsFor": one.waits_for}
+
+
+def _lane_fields(one: Settlement, lane: str, locator: MongoLocator, now_ms: int, held: Held | None) -> Document:
+    """What becomes of the slot of a job."""
+    if one.state != "waiting":
+        return lane_mark_fields(lane, None, now_ms)
+    due = one.due if held is None else held.due
+    # A job that waits for others keeps no slot: those may be in the same lane.
+    if due is None or (held is None and keeps_slot(one, strict=locator.is_strict)):
+        return {}  # without a due time, `_in_lane` decides
+    fields = lane_fields(held, due, now_ms)
+    occurrence_ms = None if one.rearm is None else one.rearm.occurrence_ms
+    return {
+        **due_fields(NEVER_MS, now_ms, occurrence_ms),
+        **job_fields(fields),
+        **lane_mark_fields(lane, fields["held"], now_ms),
+    }
 
 
 def _run_fields(runs: Runs, now_ms: int) -> Document:

@@ -7,6 +7,7 @@ state         "staging", then "committed"; "aborting" if another process found t
 at            when the call began, by the server's clock
 dependents    the _ids of the new jobs that wait, and `dependencies`: of the old jobs that they wait for
 parent        of children: the job that waits for them, and `first`: the number of its first new edge
+lanes         of the new jobs: queue and lane
 takes         of new jobs that take the unique key of a live job: `job`, the _id; `name` and `key`, as the index has it
 
 The new jobs are inserted with the id of the call (`jobmill.staged`): nobody sees or claims them. One write commits the
@@ -30,6 +31,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from jobmill.core.changes import Cancel
+from jobmill.core.values import NewJob
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo import notes, schema
 from jobmill.stores.mongo.change import change
@@ -54,9 +56,10 @@ _UNSTAGE: list[Document] = [
         "$set": {
             "nextRunAt": {"$ifNull": ["$jobmill.stagedDue", "$nextRunAt"]},
             "jobmill.outbox": {"$cond": [_HAS_DEPENDENTS, True, "$$REMOVE"]},
+            "jobmill.turn": {"$ifNull": ["$jobmill.stagedTurn", "$$REMOVE"]},
         }
     },
-    {"$unset": ["jobmill.staged", "jobmill.stagedDue"]},
+    {"$unset": ["jobmill.staged", "jobmill.stagedDue", "jobmill.stagedTurn"]},
 ]
 
 
@@ -64,6 +67,8 @@ def stage(stage_id: ObjectId, is_awaited: bool, now_ms: int, document: Document)
     """Hide a new document until the call commits. `is_awaited`: edges will lead to it."""
     document["jobmill"] |= {"staged": stage_id, "stagedDue": document["nextRunAt"], "outbox": True}
     document["jobmill"] |= {"hasDependents": stage_id} if is_awaited else {}
+    if "turn" in document["jobmill"]:
+        document["jobmill"]["stagedTurn"] = document["jobmill"].pop("turn")
     document["nextRunAt"] = date(now_ms + FAR_MS)
 
 
@@ -80,10 +85,13 @@ async def commit(
     dependencies: Sequence[ObjectId],
     parent: ObjectId | None = None,
     takes: Sequence[Document] = (),
+    new_jobs: Sequence[NewJob] = (),
 ) -> Document:
     """All is written: from now on the jobs will exist. For children, the settlement of their parent commits."""
     known: Document = {"dependents": list(dependents), "dependencies": list(dependencies)}
     known |= {"takes": list(takes)} if takes else {}
+    if lanes := {(new.queue, new.lane) for new in new_jobs if new.lane is not None}:
+        known["lanes"] = [{"queue": queue, "lane": lane} for queue, lane in sorted(lanes)]
     update = {"$set": {"state": "committed" if parent is None else "prepared", **known}}
     done = await ctx.here.stages.update_one({"_id": stage_id, "state": "staging"}, update)
     if not done.matched_count:
@@ -99,6 +107,8 @@ async def finish(ctx: MongoContext, committed: Document) -> None:
     if "takes" in committed:
         await _take_keys(ctx, id, committed["takes"])
     await ctx.here.jobs.update_many({"jobmill.staged": id, "jobmill.outbox": True}, _UNSTAGE)
+    for one in committed.get("lanes", ()):
+        ctx.lanes.touch(one["queue"], one["lane"])
     await resolve_ended(ctx, committed["dependencies"])
     if await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])]):
         raise StoreUnavailable("jobs could not be released, because other processes change them; a worker will")

@@ -34,9 +34,11 @@ from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.enqueue import Parent, finish, stage_jobs
 from jobmill.stores.mongo.flows import Ended
 from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.lane_settings import note_lanes
+from jobmill.stores.mongo.lanes import fill
 from jobmill.stores.mongo.leases import MongoLocator, guard, located
 from jobmill.stores.mongo.patches import Decided, patch_fields
-from jobmill.stores.mongo.settle import Leasing, settle, update_for
+from jobmill.stores.mongo.settle import Leasing, settle, update_for, with_occurrence
 from jobmill.stores.mongo.wake import notify
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ async def settle_suspended(
 async def _suspend(ctx: MongoContext, one: Settlement, locator: MongoLocator, now_ms: int) -> Settled:
     """Enqueue the children of a job and hold it until they have ended. Its own settlement commits both."""
     stage_id, jobs = new_object_id(), ctx.here.jobs
+    if any(child.lane for child in one.children):
+        await note_lanes(ctx, one.children)
     mine = {"_id": locator.id, **guard(one.lease.token, locator.claimed_by, now_ms)}
     await stages.end_others(ctx, locator.id)
     document = await jobs.find_one_and_update(
@@ -79,12 +83,15 @@ async def _suspend(ctx: MongoContext, one: Settlement, locator: MongoLocator, no
         staged = await stage_jobs(ctx, one.children, stage_id, now_ms, Parent(locator.id, one.lease.id, first))
     except InvalidValue as error:
         return Refused(str(error))
-    committed = await stages.commit(ctx, stage_id, staged.dependents, staged.dependencies, locator.id)
+    committed = await stages.commit(
+        ctx, stage_id, staged.dependents, staged.dependencies, locator.id, new_jobs=one.children
+    )
     held = new_hold(at(due_of(document) if one.due is None else one.due.resolve(now_ms)), now_ms)
     update = update_for(one, locator, new_object_id(), now_ms, held)
     update["$set"] |= {"jobmill.dependencies": first + len(one.children), "jobmill.suspended": stage_id}
     update["$unset"]["jobmill.suspending"] = ""
-    done = await jobs.update_one({**mine, "jobmill.suspending": stage_id}, update, hint=BY_ID)
+    pipeline = with_occurrence(update, one, locator)
+    done = await jobs.update_one({**mine, "jobmill.suspending": stage_id}, pipeline, hint=BY_ID)
     if not done.matched_count:
         await stages.end_others(ctx, locator.id)
         return "lost"
@@ -172,6 +179,8 @@ async def _write_signal(ctx: MongoContext, document: Document, same: Document, s
         fits = f"one that fits into the job {id_of(document)}, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
         raise InvalidValue("value", fits, len(signal.value_json)) from error
     if done.matched_count and fields:
+        ctx.lanes.touch(job.queue, job.lane)
+        await fill(ctx)
         ctx.claims.cursor.rewind()
         notify(ctx, job.queue, now_ms)
     return bool(done.matched_count)

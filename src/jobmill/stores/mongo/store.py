@@ -19,6 +19,7 @@ from jobmill.stores.mongo import (
     flows,
     fsck,
     hints,
+    lane_walk,
     outbox,
     purge,
     queues,
@@ -126,7 +127,9 @@ class MongoStore:
     stats = verb(_translated(read.stats))
     logs = verb(_translated(read.logs))
 
-    configure = verb(_translated(queues.configure))
+    configure = verb(_translated(lane_walk.configure))
+    configure_lane = verb(_translated(lane_walk.configure_lane))
+    lanes = verb(_translated(lane_walk.lanes))
     settings = verb(_translated(queues.settings))
     publish = verb(_translated(feed.publish))
     events = verb(_translated(feed.events))

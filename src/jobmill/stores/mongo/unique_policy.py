@@ -237,6 +237,7 @@ class _Enqueueing(Struct):
             elif one.taken == "pass":
                 steps.inserts += indexes
             else:
+                self.ctx.lanes.touch(one.job.queue, one.job.lane)
                 receipts |= dict.fromkeys(indexes, Receipt(one.job.id, "updated"))
         self.ctx.claims.cursor.rewind()  # a job may be due earlier now
         await self.note(receipts)
@@ -257,7 +258,8 @@ class _Enqueueing(Struct):
         refused = set(await insert(ctx, hidden))
         staged = [(index, one) for n, (index, one) in enumerate(zip(indexes, hidden, strict=True)) if n not in refused]
         takes = [{"job": one.id, "name": one.new.name, "key": one.key} for _, one in staged]
-        await stages.finish(ctx, await stages.commit(ctx, stage_id, [], [], takes=takes))
+        new_jobs = [one.new for _, one in staged]
+        await stages.finish(ctx, await stages.commit(ctx, stage_id, [], [], takes=takes, new_jobs=new_jobs))
         await self.note({index: Receipt(one.new.id, "created") for index, one in staged})
         return [indexes[position] for position in refused]
 

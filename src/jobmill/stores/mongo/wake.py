@@ -16,7 +16,7 @@ from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import StoreError
-from jobmill.stores.mongo.codec import ENDED_BY_RUN, STATE, Document, is_known, ms_of, order_of, queue_of
+from jobmill.stores.mongo.codec import ENDED_BY_RUN, STATE, Document, is_known, ms_of, order_of, ours_of, queue_of
 from jobmill.stores.mongo.connection import QUEUES, STANDALONE, translated_errors
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ChangeStream:
             updated = change.get("updateDescription", {}).get("updatedFields", {})
             if has_ended := updated.get("status") in ENDED_BY_RUN:
                 ctx.claims.rearm_from_ms = 0
-                ctx.flows.has_ended = True
+                ctx.flows.has_ended = ctx.lanes.has_ended = True
             notify(ctx, None, ctx.now() + ENDED_MS if has_ended else ms_of(updated.get("nextRunAt")))
         elif not ctx.names or str(document.get("name")) in ctx.names:
             self._handle_job({**document, **change["documentKey"]})
@@ -178,6 +178,9 @@ class ChangeStream:
         if not is_known(job):
             ctx.report_once(job, unknown_status(job))
         queue, due_ms = queue_of(job, ctx.url.queue), ms_of(job.get("nextRunAt"))
+        if isinstance(turn := ours_of(job).get("turn"), dict):
+            # A claim finds it from then on, and gives it a slot. A job that is ready is announced when it gets one.
+            due_ms = ms_of(turn.get("after")) or due_ms
         if ctx.claims.is_busy and due_ms is not None and due_ms <= ctx.now():
             ctx.claims.cursor.added(queue, str(job.get("name")), order_of(job)[0], due_ms)
         notify(ctx, queue, due_ms)
@@ -208,5 +211,5 @@ def _pipeline(collection: str) -> list[Document]:
     }
     shown = ["ns", "operationType", "documentKey"]
     shown += [f"updateDescription.updatedFields.{one}" for one in ("nextRunAt", "status")]
-    of_job = ("name", "status", "nextRunAt", "priority", "jobmill.queue")
+    of_job = ("name", "status", "nextRunAt", "priority", "jobmill.queue", "jobmill.turn")
     return [{"$match": match}, {"$project": dict.fromkeys((*shown, *(f"fullDocument.{one}" for one in of_job)), 1)}]

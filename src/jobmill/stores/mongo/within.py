@@ -22,7 +22,17 @@ from jobmill.core.flows import edge_to, live_dependency, verdict
 from jobmill.core.unique_policy import Replace
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.mongo.codec import CODEC, FINAL, WITHOUT_PAYLOAD, Document, id_of, is_known, update_of
+from jobmill.stores.mongo.codec import (
+    CODEC,
+    FINAL,
+    WITHOUT_PAYLOAD,
+    Document,
+    after_commit,
+    date,
+    id_of,
+    is_known,
+    update_of,
+)
 from jobmill.stores.mongo.connection import EDGES, EVENTS, TAKEN_KEYS, BoundCollection, in_session, translated_errors
 from jobmill.stores.mongo.context import MongoContext, with_ids
 from jobmill.stores.mongo.edges import dependency_of, new_edge
@@ -30,6 +40,7 @@ from jobmill.stores.mongo.enqueue import WantedEdges, check_found, check_recurri
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.insert import EncodedJob, conflict, replace_payload
+from jobmill.stores.mongo.lane_settings import note_lanes
 from jobmill.stores.mongo.patches import Decided, patch_fields, subject_of
 from jobmill.stores.mongo.queues import limits_of
 from jobmill.stores.mongo.taken_keys import free, take, taken_by
@@ -49,7 +60,13 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     outside = check_recurring(new_jobs, awaited)
     old = await transaction.ended(outside) if outside else {}
     pins = {"hasDependents": pin, "outbox": True}
-    jobs = [encoded_by_policy(new, now_ms, url, pins if new.id in awaited else {}) for new in new_jobs]
+    if any(new.lane for new in new_jobs):
+        with translated_errors(ctx.url):
+            await note_lanes(ctx, new_jobs)
+    jobs = [
+        encoded_by_policy(new, now_ms, url, _turn(new, now_ms) | (pins if new.id in awaited else {}))
+        for new in new_jobs
+    ]
     receipts: list[Receipt] = []
     events: list[Event] = []
     for one in jobs:
@@ -84,7 +101,7 @@ class _Transaction(Struct, frozen=True):
         events: Sequence[Event] = ()
         obstacle: Obstacle
         if one.new.policy is None:
-            obstacle = await conflict(self.jobs, one, now_ms, self.ctx.url)
+            obstacle = await conflict(self.ctx, self.jobs, one, now_ms)
         else:
             (found,) = await look(self.jobs, self.taken_keys, self.ctx.url, [one], now_ms)
             obstacle, events = await self._apply(one, found, now_ms) if isinstance(found, Owned) else (found, ())
@@ -101,7 +118,8 @@ class _Transaction(Struct, frozen=True):
         """Do to a live job what the policy of a new one says. No receipt: the new job has its key, and is inserted."""
         document, job = owned.document, owned.job
         if isinstance(owned.taken, Replace):
-            await replace_payload(self.jobs, owned.unchanged, owned.replacing(self.ctx, one.new, now_ms), one.new)
+            update = owned.replacing(self.ctx, one.new, now_ms)
+            await replace_payload(self.jobs, owned.unchanged, update, one.new)
             return Receipt(job.id, "updated"), ()
         if owned.taken == "pass":
             await self.jobs.update(owned.unchanged, WITHOUT_KEY)
@@ -159,10 +177,16 @@ class _Transaction(Struct, frozen=True):
         patch = resolved(Subject.of(job), verdict(map(dependency_of, edges)), now_ms)
         if patch is None:
             return ()
-        await self.jobs.update(
-            {"_id": one.id}, update_of(patch_fields(self.ctx, Decided(document, job, patch), now_ms))
-        )
+        update = update_of(patch_fields(self.ctx, Decided(document, job, patch), now_ms))
+        await self.jobs.update({"_id": one.id}, after_commit(update))
         return patch.events
+
+
+def _turn(new: NewJob, now_ms: int) -> Document:
+    """Where a new job stands in its lane, as `codec.after_commit` says."""
+    if new.lane is None or new.after:
+        return {}
+    return {"turn": {"lane": new.lane, "after": date(max(new.due.resolve(now_ms), now_ms))}}
 
 
 def _check(ctx: MongoContext, session: Any) -> None:

@@ -16,6 +16,7 @@ from jobmill.core.changes import (
     Patch,
     Remove,
     Requeue,
+    Seize,
     Subject,
     decide,
     kept,
@@ -30,6 +31,7 @@ from jobmill.stores.postgres.feed import add_events
 from jobmill.stores.postgres.filters import PostgresConditions
 from jobmill.stores.postgres.flows import present_edges, reopened, write_edges
 from jobmill.stores.postgres.hints import send
+from jobmill.stores.postgres.lanes import LaneKey, count_slots, fill, lane_columns, lanes_of
 from jobmill.stores.postgres.statements import Statements
 
 _encode = msgspec.json.Encoder().encode
@@ -40,6 +42,8 @@ async def change(
 ) -> Changed:
     statements = context.statements
     queues: set[str] = set()
+    lanes: set[LaneKey] = set()
+    has_marks: set[str] = set()
 
     async def work(connection: Connection) -> Changed:
         now_ms = await context.now_ms(connection)
@@ -52,18 +56,29 @@ async def change(
             missing = dict.fromkeys({*ids[:limit]} - {one.subject.id for one in found}, NO_SUCH_JOB)
         patches, refused = await _decide(connection, statements, change, found, now_ms)
         queues.clear()
+        lanes.clear()
+        has_marks.clear()
         queues.update(one.subject.queue for one in found if one.subject.id in patches)
         queues.update(await write(connection, statements, patches, now_ms))
         awaited = [one.subject.id for one in found if one.has_dependents and one.subject.id in patches]
         if awaited and isinstance(change, Requeue):
             await connection.execute(statements.call("reopen", 2), now_ms, awaited)
         await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
+        lanes.update(lanes_of([one.subject for one in found if one.subject.id in patches]))
+        # Jobs that waited for these may have lanes, too, which are marked.
+        has_marks.update(awaited)
         if patches and isinstance(change, Cancel | Remove):
             hint = ("cancelled" if isinstance(change, Cancel) else "ended", list(patches))
             await send(connection, statements.hints_channel, hint)
         return Changed(ids=list(patches), refused=missing | refused, more=more)
 
     changed = await context.transact(work)
+    if isinstance(change, Seize):
+        # They run, so that their lanes may have more slots than they may.
+        for queue, lane in lanes:
+            await count_slots(context, queue, lane)
+    if lanes or has_marks:
+        queues.update(await fill(context, lanes))
     if queues:
         context.loops.here().notifications.notify(queues)
     return changed
@@ -178,7 +193,10 @@ async def _make_live(
 ) -> str | None:
     """Move a final job back; the id of the live job that has its unique key, where that prevents it."""
     columns = patch_columns(subject.id, patch, now_ms)
-    text = _with_columns(statements("make_live"), (*SHARED_COLUMNS, "held"), columns, "history")
+    live: tuple[str, ...] = ("held",)
+    if subject.lane is not None:
+        live, columns = ("held", "slot", "joined_ms"), columns | lane_columns(patch.fields["held"], now_ms)
+    text = _with_columns(statements("make_live"), (*SHARED_COLUMNS, *live), columns, "history")
     owner: str | None = await connection.fetchval(text, _encode([columns]).decode())
     if owner is None:
         await write_edges(connection, statements, subject)

@@ -53,9 +53,21 @@ def claimed_jobs(rows: Sequence[asyncpg.Record], claim: Claim, now_ms: int) -> l
     return [claimed_job(row, claim, now_ms) for row in ordered]
 
 
-def positions(rows: Iterable[asyncpg.Record]) -> list[tuple[str, str, int, Position]]:
-    """Queue, name, priority and position of claimed jobs."""
-    return [(row[1], row[2], row[4], (row[5], row[7])) for row in rows]
+def positions(rows: Iterable[asyncpg.Record], now_ms: int) -> list[tuple[str, str, int, Position]]:
+    """Queue, name, priority and position of claimed jobs.
+
+    A lane gives slots to older jobs, which are then due at that moment: the next claim reads this millisecond again.
+    """
+    return [(row[1], row[2], row[4], (row[5], 0 if _is_given_now(row, now_ms) else row[7])) for row in rows]
+
+
+def given_now(rows: Iterable[asyncpg.Record], now_ms: int) -> int:
+    """How many of these claimed jobs have got the slots of their lanes in this call."""
+    return sum(_is_given_now(row, now_ms) for row in rows)
+
+
+def _is_given_now(row: asyncpg.Record, now_ms: int) -> bool:
+    return row[5] == now_ms and '"lane":' in (row[11] or "")
 
 
 def events_of(rows: Iterable[asyncpg.Record], worker: str, now_ms: int) -> list[Event]:

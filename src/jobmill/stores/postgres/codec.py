@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ SHARED_COLUMNS = (
     *("due_ms", "created_ms", "priority", "errors", "crashes", "claims", "updated_ms", "started_ms", "worker", "id"),
     *("queue", "name", "payload", "unique_key", "tenant", "options", "log_lines", "error", "result", "progress"),
     *("attempts", "tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
-    *("last_finished_ms", "unstarted", "has_dependents", "has_records", "dependencies", "flow"),
+    *("last_finished_ms", "unstarted", "has_dependents", "has_records", "dependencies", "flow", "lane"),
 )
 
 
@@ -44,6 +45,7 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     flow: str | None = None
     dependencies: int = 0
     waits_for: str | None = None
+    lane: str | None = None
     deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
@@ -53,6 +55,9 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     last_error: str | None = None
     last_finished_ms: int | None = None
 
+
+#: The lane in a text that cannot be read otherwise. In a string, the quotes would be escaped.
+_LANE = re.compile(r'"lane":("(?:[^"\\]|\\.)*")')
 
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode_extra = msgspec.json.Decoder(_Extra).decode
@@ -86,9 +91,11 @@ def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Bro
         if row[11] is None:
             return Claimed(job, lease)
         extra = _read_extra(row[11])
+        lease = structs.replace(lease, lane=extra.lane)
         return Claimed(_with_extra(job, extra), lease, extra.recovered_from, extra.uncounted)
     except UnreadableJob as error:
-        return Broken(lease, str(error))
+        lane = _LANE.search(row[11] or "")
+        return Broken(structs.replace(lease, lane=lane and msgspec.json.decode(lane[1])), str(error))
 
 
 def _payload(text: str) -> Raw:
@@ -157,7 +164,7 @@ def encoded_rule(rule: Recurrence) -> str:
 
 def subject(row: asyncpg.Record) -> Subject:
     """A row with the columns of `subject` or `live_subject`."""
-    id, name, queue, state, errors, options, due_ms, held, rule, revision, doomed, *_ = row
+    id, name, queue, state, errors, options, due_ms, held, rule, revision, doomed, _, _, lane, *_ = row
     return Subject(
         id=id,
         name=name,
@@ -169,6 +176,7 @@ def subject(row: asyncpg.Record) -> Subject:
         recurrence=None if rule is None else _recurrence(rule, revision),
         keep_failed=keep_cancelled(options),
         deferred_error=doomed,
+        lane=lane,
     )
 
 

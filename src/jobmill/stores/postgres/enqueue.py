@@ -11,6 +11,7 @@ from operator import attrgetter
 from random import random
 from typing import Any
 
+import asyncpg
 import msgspec
 from msgspec import structs
 
@@ -26,6 +27,7 @@ from jobmill.stores.postgres.connection.lock_limit import lock_limited
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
 from jobmill.stores.postgres.flows import add_new_edges, awaited_by
+from jobmill.stores.postgres.lanes import fill, lanes_of
 from jobmill.stores.postgres.unique_policy import PLAN_TYPES, insert_by_policy, runs_of_policies
 
 _encode = msgspec.json.Encoder().encode
@@ -39,10 +41,12 @@ CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any
 FirstParameters = tuple[int | None, bool, bool, int | None]
 
 _get_after, _get_flow, _get_policy = attrgetter("after"), attrgetter("flow"), attrgetter("policy")
-_get_key = attrgetter("unique_key")
+_get_key, _get_lane = attrgetter("unique_key"), attrgetter("lane")
 
 # A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
-_TRIES = 20
+_TRIES = 50
+#: After this number, each attempt waits longer. Seen without it: 20 attempts failed beside threads on a busy machine.
+_AT_ONCE = 3
 # How long a call waits for a transaction that holds one of its unique keys: at first, like a commit of another process;
 # each time that it tries again, on one of a few connections; and in all.
 SHORT_LOCK_MS = 50
@@ -72,11 +76,14 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob], lock_ms:
         return await _enqueue_keyed(context, new_jobs)
     loop, at_ms = context.loops.here(), context.clock.given_ms()
     queues = {new.queue for new in new_jobs}
-    groups = grouped(new_jobs)
+    groups, lanes = grouped(new_jobs), lanes_of(new_jobs)
     receipts: list[Receipt] = []
+    looks: list[str] = []
 
     async def work(connection: Connection) -> list[Receipt]:
-        call = partial(_call, context, lock_limited(connection, lock_ms))
+        call: CallFunction = partial(_call, context, lock_limited(connection, lock_ms))
+        if lanes or groups[0][0].policy or groups[0][0].recurrence:  # a job that takes over may have a lane
+            call = partial(_noticing, call, looks)
         return await insert(call, groups, (at_ms, False, False, None), {})
 
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not has_edges(new_jobs):
@@ -86,8 +93,20 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob], lock_ms:
             loop.feeds_on |= queues
     if not receipts:
         receipts = await context.transact(lambda connection: enqueue_on(context, connection, new_jobs, lock_ms=lock_ms))
+        looks += [queue for queue, _ in lanes]
+    if looks:
+        queues.update(await fill(context, lanes))
     loop.notifications.notify(queues)
     return receipts
+
+
+async def _noticing(
+    call: CallFunction, looks: list[str], function: str, parameters: Sequence[Any]
+) -> Sequence[Iterable[Any]]:
+    """Call a function, and note whether lanes must be filled again after the commit."""
+    rows = [tuple(row) for row in await call(function, parameters)]
+    looks += [function for row in rows if row[-1] == "look"]
+    return [row for row in rows if row[-1] != "look"]
 
 
 async def enqueue_shared(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -139,7 +158,7 @@ async def enqueue_on(
     now_ms: int | None = None,
     lock_ms: int | None = None,
 ) -> list[Receipt]:
-    """Enqueue in a transaction: several statements, their events, and edges."""
+    """Enqueue in a transaction: several statements, events, and edges. The caller fills lanes after its commit."""
     call = partial(_call, context, lock_limited(connection, lock_ms))
     cancelled: CancelEvents = {}
     waits = has_edges(new_jobs)
@@ -163,7 +182,7 @@ def events_of(
 
 async def _call(
     context: PostgresContext, connection: Connection, function: str, parameters: Sequence[Any]
-) -> Sequence[Iterable[Any]]:
+) -> Sequence[asyncpg.Record]:
     """Call a function. For one job, send values, of which the server makes arrays: the driver is slow with lists.
 
     Counted in instructions of the client, a lone enqueue takes 427,000 with lists and a timer of its own, and 305,000
@@ -222,13 +241,15 @@ async def _insert(
 ) -> list[Receipt]:
     receipts = [Receipt(new.id, "created") for new in group]
     indexes = list(range(len(group)))
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
+        if attempt > _AT_ONCE:  # others that cancel each other's jobs must come to their end
+            await asyncio.sleep(attempt / 1000)
         part = [group[index] for index in indexes]
         if part[0].policy is not None:
             rows = await insert_by_policy(call, part, first, awaited, cancelled)
         else:
             flow: Sequence[list[object]] = _NO_FLOW
-            if awaited or any(map(_get_flow, part)):
+            if awaited or any(map(_get_flow, part)) or any(map(_get_lane, part)):
                 flow = _flow_columns(part, awaited, first[0])
                 part = [structs.replace(new, due=at(NEVER_MS)) if new.after else new for new in part]
             rows = await call("enqueue_jobs", (*first, *new_job_columns(part), *flow))
@@ -251,7 +272,7 @@ async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: 
     (new,) = group
     assert new.recurrence is not None
     rule = encoded_rule(new.recurrence)
-    ((id, how),) = await call("enqueue_recurring", (*first, *new_job_row(new), rule, new.keeps_due))
+    ((id, how),) = await call("enqueue_recurring", (*first, *new_job_row(new), rule, new.keeps_due, new.lane))
     _check_done(how)
     return [Receipt(id, how)]
 
@@ -264,27 +285,28 @@ def _check_done(how: str) -> None:
 
 
 def _flow_columns(new_jobs: Sequence[NewJob], awaited: Set[str], now_ms: int | None) -> Sequence[list[object]]:
-    """The columns of jobs in flows."""
+    """The columns of jobs in flows or lanes."""
     rows = []
     for new in new_jobs:
-        held = None if not new.after or now_ms is None else _encode(new_hold(new.due, now_ms)).decode()
-        rows.append((held, len(new.after) or None, new.flow, new.id in awaited))
-    return [list(column) for column in zip(*rows, strict=True)]
+        held = None if not new.after or now_ms is None else _encode(new_hold(new.due, now_ms, new.lane)).decode()
+        rows.append((held, len(new.after) or None, new.flow, new.id in awaited, new.lane))
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return [*columns[:-1], columns[-1] if any(columns[-1]) else []]
 
 
-_NO_FLOW: list[list[object]] = [[], [], [], []]
+_NO_FLOW: list[list[object]] = [[], [], [], [], []]
 
 # The id of a schema includes that of its database: subtract the one of the database that the connection leads to.
 _SCHEMA_ID = "bigint - {database_id}"
 _FIRST_TYPES = ("bigint", "boolean", "boolean", _SCHEMA_ID)
 _ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
-_COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean")
+_COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean", "text")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
 TYPES: dict[str, tuple[str, ...]] = {
     "now_ms": (),
     "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
-    "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
+    "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean", "text"),
     "key_owners": ("bigint", _SCHEMA_ID, *["text[]"] * 4),
-    "enqueue_by_policy": (*_FIRST_TYPES[:3], *(f"{one}[]" for one in (*_ROW_TYPES, "boolean", *PLAN_TYPES))),
+    "enqueue_by_policy": (*_FIRST_TYPES[:3], *(f"{one}[]" for one in (*_ROW_TYPES, "boolean", *PLAN_TYPES, "text"))),
 }

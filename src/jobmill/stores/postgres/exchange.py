@@ -50,11 +50,19 @@ async def _exchange(
     by_id, later = settle.first_of_each(settlements)
     excluded = [*not_these, *(id for id, one in by_id.items() if one.state == "waiting")]
     wish = claims.NO_CLAIM if claim is None or start is None else claims.parameters(claim, start, excluded)
-    rows = await _call(context, by_id, claim, wish)
+    again = loop.lanes.take()
+    try:
+        rows = await _call(context, by_id, claim, (*wish, *again, loop.lanes.is_from_start(), True))
+    except BaseException:
+        loop.lanes.add(*again)
+        raise
     head = rows[-1]
     released = settle.released(head[1])
-    if released.queues:
-        loop.notifications.notify(released.queues)
+    if released.again_lanes:
+        loop.lanes.add(released.again_queues or (), released.again_lanes)
+    if released.queues or released.given > claims.given_now(rows[:-1], head[6]):
+        # Jobs that got slots, and that this call has not claimed: others may have their names.
+        loop.notifications.notify([*(released.queues or ()), *(released.given_queues or ())])
     done, next_due_ms, now_ms = settle.done_ids(by_id, head[3]), head[5], head[6]
     claimed: list[Claimed | Broken] = []
     if claim is not None and start is not None:
@@ -68,13 +76,8 @@ async def _exchange(
         loop.notifications.notify(freed)
     if loop.notifications.hints.awaited and (ended := loop.notifications.hints.awaited_ends(by_id[id] for id in done)):
         loop.notifications.send_hint("ended", ended)
-    return Exchanged(
-        settled=settled,
-        claimed=claimed,
-        next_due_ms=next_due_ms,
-        now_ms=now_ms,
-        has_outbox=released.has_more,
-    )
+    more = released.has_more
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms, has_outbox=more)
 
 
 async def _call(
@@ -119,7 +122,7 @@ async def _claimed(
     *rows, head = rows
     cursor, next_due_ms, now_ms = context.loops.here().cursor, head[5], head[6]
     jobs, full = claims.claimed_jobs(rows, claim, now_ms), len(rows) >= claim.n
-    cursor.learn(start, claims.positions(rows), full=full, seen=head[2], pages=head[8], skipped=skipped)
+    cursor.learn(start, claims.positions(rows, now_ms), full=full, seen=head[2], pages=head[8], skipped=skipped)
     # No position hides the skipped jobs: they are due later, or their settlement has rewound the cursor.
     again_ms = None if skipped else cursor.look_again_ms(start)
     if again_ms == 0:

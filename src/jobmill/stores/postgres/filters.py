@@ -35,8 +35,10 @@ class PostgresConditions:
         self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
         if filter.declared:
             self.add("""jobs.recurrence IS NOT NULL AND jobs.recurrence LIKE '%"declared":true%'""")
+        # Recurring jobs have an index of their own. Without statistics, the planner might choose the one of due times.
+        due = "+jobs.due_ms" if filter.recurring or filter.declared else "jobs.due_ms"
         for condition, value in conditions_of(filter):
-            self.add(condition, value)
+            self.add(condition.replace("jobs.due_ms", due), value)
         if filter.unique_key is not None:
             self.add("{{schema}}.key_hash(jobs.unique_key) = {{schema}}.key_hash({})", filter.unique_key)  # in indexes
         for column, has in (("recurrence", filter.recurring), ("held", filter.held)):

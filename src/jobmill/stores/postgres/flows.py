@@ -21,6 +21,7 @@ from jobmill.core.job import State
 from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.lanes import heal
 from jobmill.stores.postgres.read import READ_SECONDS
 from jobmill.stores.postgres.statements import Statements
 
@@ -128,8 +129,9 @@ async def flush_outbox(context: PostgresContext, limit: int = 1_000) -> int:
     version, or SQL by hand.
     """
     released, queues = await context.transact(lambda connection: _flush(context, connection, limit))
-    if queues:
-        context.loops.here().notifications.notify(queues)
+    given = await heal(context)
+    if queues or given:
+        context.loops.here().notifications.notify([*(queues or ()), *given])
     return released
 
 

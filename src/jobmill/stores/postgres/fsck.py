@@ -27,6 +27,8 @@ CHECKS = {
     "pinned_for_nobody": "final jobs are kept for others that are gone",
     "outbox_without_edges": "jobs are in the outbox although they are live, or although nothing waits for them",
     "records_without_job": "removed jobs have steps or signals",
+    "slot_inconsistent": "jobs of lanes have a slot but are held, or are not held but have no slot",
+    "slots_free": "lanes have free slots, but hold jobs that could run",
 }
 _REMEDIES = {
     "unique_key_twice": "cancel these jobs (`jobmill jobs cancel`), and create the index jobs_unique_key again",

@@ -188,7 +188,8 @@ async def _is_few(connection: Connection, search: JobSearch) -> bool:
         return True
     if filter.queue is None or search.order != "own":
         return False
-    is_few: bool = await connection.fetchval(search.statements("is_few"), filter.queue, FEW_JOBS)
+    text, own = ("is_few", ()) if filter.lane is None else ("is_few_lane", (filter.lane,))
+    is_few: bool = await connection.fetchval(search.statements(text), filter.queue, FEW_JOBS, *own)
     return is_few
 
 

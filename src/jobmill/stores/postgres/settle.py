@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobmill.core.job import Keep
+from jobmill.core.lanes import keeps_slot
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -21,7 +22,7 @@ _decode_ids = msgspec.json.Decoder(list[str]).decode
 
 
 class ReleasedJobs(msgspec.Struct, frozen=True):
-    """What an exchange has released: the queues of released jobs.
+    """What an exchange has released: the queues of released jobs; and the lanes.
 
     Where the caller adds the events, also the settled jobs that others wait for.
     """
@@ -29,6 +30,11 @@ class ReleasedJobs(msgspec.Struct, frozen=True):
     awaited: list[str] | None = None
     queues: list[str] | None = None
     has_more: bool = False
+    #: How many jobs of lanes got slots, in which queues, and which lanes the caller must look at again.
+    given: int = 0
+    given_queues: list[str] | None = None
+    again_queues: list[str] | None = None
+    again_lanes: list[str] | None = None
 
 
 NOTHING = ReleasedJobs()
@@ -109,7 +115,15 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "revision": runs.revision if runs is not None and has_revision(one) else None,
         "run_state": runs and one.run_state,
         "waits_for": one.waits_for,
+        "keeps": _keeps(one),
     }
+
+
+def _keeps(one: Settlement) -> str:
+    """Whether a job with a lane keeps its slot."""
+    if keeps_slot(one, strict=False):
+        return "always"
+    return "strict" if keeps_slot(one, strict=True) else "never"
 
 
 def done_ids(by_id: dict[str, Settlement], answer: str | None) -> set[str]:

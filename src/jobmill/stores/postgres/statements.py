@@ -28,6 +28,16 @@ HERE = Path(__file__).parent
 # The first number of our advisory locks ("JobM"); the second number differs by schema.
 LOCK_CLASS = 0x4A6F624D
 
+#: How many lanes one statement fills.
+LANES_AT_ONCE = 250
+#: How many jobs one statement gives slots, or takes slots from, unless it fills many lanes.
+MOVED_AT_ONCE = 20_000
+#: How many lanes one transaction fills after a change of the rule for all of them.
+LANES_REVIEWED = 250
+#: When a lane is examined again that had to give up slots, and one in which more jobs run than its limit allows.
+REVIEW_SOON_MS = 500
+REVIEW_MS = 5_000
+
 #: What functions in the schema repeat of the core, because they also run without Python.
 DEFAULTS = {
     "ahead": AHEAD,
@@ -36,13 +46,18 @@ DEFAULTS = {
     "events_max_len": str(QueueSettings().events_max_len),
     "keep_failed_ms": str(KEEP_FAILED.age_ms),
     "log_lines": str(LOG_LINES_KEPT),
+    "lanes_reviewed": str(LANES_REVIEWED),
     "max_key": str(MAX_KEY),
     "max_name": str(MAX_NAME),
     "max_payload_bytes": str(MAX_BYTES),
     "max_priority": str(MAX_PRIORITY),
     "max_released": str(MAX_RELEASED),
+    "lanes_at_once": str(LANES_AT_ONCE),
+    "moved_at_once": str(MOVED_AT_ONCE),
     "never_ms": str(NEVER_MS),
     "payloads_searched": str(PAYLOADS_SEARCHED),
+    "review_soon_ms": str(REVIEW_SOON_MS),
+    "review_ms": str(REVIEW_MS),
 }
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -62,6 +77,7 @@ class Statements:
         self.lock = f"{LOCK_CLASS}, {zlib.crc32(schema.encode()) - 2**31}"
         self._texts = statements_in(folder)
         own = {"schema": self.quoted_schema, "schema_text": literal(schema), "channel": self.channel, "lock": self.lock}
+        own["lane_lock"] = str(zlib.crc32(f"{schema} lanes".encode()) - 2**31)
         self._values = {**DEFAULTS, **own, **values}
 
     @functools.cache  # noqa: B019  (a store has one, for as long as it lives)

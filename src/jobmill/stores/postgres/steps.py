@@ -14,6 +14,7 @@ from jobmill.stores.postgres.claim import NO_CLAIM
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.enqueue import enqueue_on
+from jobmill.stores.postgres.lanes import LaneKey, fill, lanes_of
 from jobmill.stores.postgres.read import READ_SECONDS
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 async def suspend(context: PostgresContext, one: Settlement) -> Settled:
     """Settle a run that waits for children: enqueue these, and hold the job until they have ended."""
     queues = {one.lease.queue, *(child.queue for child in one.children)}
+    lanes = lanes_of([one.lease, *one.children])
 
     async def work(connection: Connection) -> Settled:
         parameters = (context.clock.given_ms(), True, *settle.parameters([one], [one.lease.queue]), *NO_CLAIM)
+        parameters = (*parameters, [], [], True, False)
         rows = await connection.fetch(context.statements.call("exchange", len(parameters)), *parameters)
         if not settle.done_ids({one.lease.id: one}, rows[-1][3]):
             return "lost"
@@ -36,6 +39,8 @@ async def suspend(context: PostgresContext, one: Settlement) -> Settled:
         settled = await context.transact(work)
     except InvalidValue as error:
         return Refused(str(error))
+    if lanes:
+        queues.update(await fill(context, lanes))
     context.loops.here().notifications.notify(queues)
     return settled
 
@@ -79,9 +84,11 @@ async def recorded(context: PostgresContext, id: str) -> Recorded:
 async def signal(context: PostgresContext, id: str, signal: Signal) -> Signalled:
     statements = context.statements
     queues: set[str] = set()
+    lanes: set[LaneKey] = set()
 
     async def work(connection: Connection) -> Signalled:
         queues.clear()
+        lanes.clear()
         found = await by_id(connection, statements, [id])
         if not found:
             return "unknown"
@@ -97,9 +104,12 @@ async def signal(context: PostgresContext, id: str, signal: Signal) -> Signalled
             assert isinstance(patch, Patch)
             await write(connection, statements, {id: patch}, now_ms)
             queues.add(subject.queue)
+            lanes.update(lanes_of([subject]))
         return "stored"
 
     answer = await context.transact(work)
+    if lanes:
+        queues.update(await fill(context, lanes))
     if queues:
         context.loops.here().notifications.notify(queues)
     return answer

@@ -19,6 +19,7 @@ from jobmill.stores.postgres import (
     flows,
     fsck,
     hints,
+    lanes,
     purge,
     queues,
     read,
@@ -98,6 +99,8 @@ class PostgresStore:
 
     configure = verb(queues.configure)
     settings = verb(queues.settings)
+    configure_lane = verb(lanes.configure_lane)
+    lanes = verb(lanes.lanes)
     publish = verb(feed.publish)
     events = verb(feed.events)
 

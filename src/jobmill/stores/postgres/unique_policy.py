@@ -118,7 +118,8 @@ async def _enqueue(
         return answers
     sent = [new for new in new_jobs if new.id in plans]
     columns = zip(*(structs.astuple(plan)[: len(PLAN_TYPES)] for plan in plans.values()), strict=True)
-    parameters = (*new_job_columns(sent), [id in awaited for id in plans], *map(list, columns))
+    lanes = [new.lane for new in sent] if any(new.lane for new in sent) else []
+    parameters = (*new_job_columns(sent), [id in awaited for id in plans], *map(list, columns), lanes)
     for number, id, how in await call("enqueue_by_policy", (at_ms, told, inside, *parameters)):
         if how == "feed":
             return "feed"

@@ -36,6 +36,10 @@ RENEW_SECONDS = 7.0
 FORGET_MS = 60_000
 # The pause between two notifications. One notification covers all queues that get jobs during the pause.
 BETWEEN_SECONDS = 0.005
+# The same after a notification for queues where no worker sleeps. A busy worker that releases jobs with each exchange
+# would otherwise look for sleepers every 5 ms: draining jobs of which each releases one took 52.9 us of CPU, client and
+# server, a job, and 50.2 with the longer pause. A worker counts as asleep for some seconds after it was.
+BETWEEN_AWAKE_SECONDS = 0.025
 # How long closing a store may take for notifications that are not sent yet.
 LAST_NOTIFY_SECONDS = 1.0
 # A probe is a notification that this process sends to its own listener. It must arrive within this time. Behind a
@@ -76,7 +80,9 @@ class WorkNotifications:
         self._pending: set[str] = set()
         #: Hints that are not sent yet: values by the field of a Hint.
         self._pending_hints: dict[str, list[str]] = {}
+        # Tasks of their own, because they pause for different times.
         self._notifier: asyncio.Task[None] | None = None
+        self._hinter: asyncio.Task[None] | None = None
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------ sleep
@@ -121,43 +127,42 @@ class WorkNotifications:
         queues = set(queues)
         self.bell.ring(queues)
         self._pending |= queues
-        self._start_notifier()
+        if self._notifier is None or self._notifier.done():
+            self._notifier = asyncio.get_running_loop().create_task(self._send())
 
     def send_hint(self, field: str, values: Sequence[str]) -> None:
         """Notify all listeners soon of a hint: values of one field."""
         self._pending_hints.setdefault(field, []).extend(values)
-        self._start_notifier()
-
-    def _start_notifier(self) -> None:
-        if self._notifier is None or self._notifier.done():
-            self._notifier = asyncio.get_running_loop().create_task(self._send())
+        if self._hinter is None or self._hinter.done():
+            self._hinter = asyncio.get_running_loop().create_task(self._send_hints())
 
     async def _send(self) -> None:
-        while self._pending or self._pending_hints:
-            if self._pending_hints:
-                await self._send_hints()
-            if self._pending:
-                await self._send_pending()
-            await asyncio.sleep(BETWEEN_SECONDS)
+        while self._pending:
+            someone_sleeps = await self._send_pending()
+            await asyncio.sleep(BETWEEN_SECONDS if someone_sleeps else BETWEEN_AWAKE_SECONDS)
 
     async def _send_hints(self) -> None:
-        hints, self._pending_hints = self._pending_hints, {}
         channel = self._statements.hints_channel
-        try:
-            for hint in hints.items():
-                await self._pool.use(partial(send, channel=channel, hint=hint))
-        except StoreError as error:
-            # A caller that waits queries the job soon anyway.
-            log.debug("others could not be notified of the end of jobs: %s", error)
+        while self._pending_hints:
+            hints, self._pending_hints = self._pending_hints, {}
+            try:
+                for hint in hints.items():
+                    await self._pool.use(partial(send, channel=channel, hint=hint))
+            except StoreError as error:
+                # A caller that waits queries the job soon anyway.
+                log.debug("others could not be notified of the end of jobs: %s", error)
+            await asyncio.sleep(BETWEEN_SECONDS)
 
-    async def _send_pending(self) -> None:
+    async def _send_pending(self) -> bool:
+        """Notify workers that sleep; whether there are any."""
         queues, self._pending = self._pending, set()
-        text = self._statements.call("wake", 1)
+        text = self._statements("wake_sleepers")
         try:
-            await self._pool.use(lambda connection: connection.execute(text, list(queues)))
+            return bool(await self._pool.use(lambda connection: connection.fetch(text, list(queues))))
         except StoreError as error:
             # Sleeping workers query for jobs within five seconds anyway.
             log.debug("sleeping workers could not be notified of work: %s", error)
+            return True
         except asyncio.CancelledError:
             self._pending |= queues
             raise
@@ -166,9 +171,9 @@ class WorkNotifications:
         """Send notifications that are not sent yet, unless that takes too long."""
         try:
             async with asyncio.timeout(LAST_NOTIFY_SECONDS):
-                if self._notifier is not None:
-                    # If the loop is about to end, this task was cancelled, perhaps before it began.
-                    await asyncio.wait([self._notifier])
+                if sending := [task for task in (self._notifier, self._hinter) if task is not None]:
+                    # If the loop is about to end, these tasks were cancelled, perhaps before they began.
+                    await asyncio.wait(sending)
                 if self._pending:
                     await self._send_pending()
         except TimeoutError as error:
@@ -255,9 +260,10 @@ class WorkNotifications:
         if self._listener is not None:
             self._listener.cancel()
         await asyncio.gather(self.send_now(), *([self._listener] if self._listener else []), return_exceptions=True)
-        if self._notifier is not None:
-            self._notifier.cancel()
-            await asyncio.gather(self._notifier, return_exceptions=True)
+        for task in (self._notifier, self._hinter):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:

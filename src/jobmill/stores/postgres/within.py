@@ -31,6 +31,7 @@ from jobmill.stores.postgres.enqueue import (
 )
 from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.flows import add_new_edges, awaited_by
+from jobmill.stores.postgres.lanes import lanes_of, note_lanes
 from jobmill.stores.postgres.schema import learn_schema_id
 from jobmill.stores.postgres.statements import Statements
 
@@ -58,6 +59,8 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     worker that settles it waits.
     """
     caller = await _caller_connection(connection)
+    if lanes := lanes_of(new_jobs):
+        await note_lanes(context, {queue for queue, _ in lanes})
     statements, schema_id = context.statements, context.schema_id
     groups, at_ms, waits = grouped(new_jobs), context.clock.given_ms(), has_edges(new_jobs)
 

@@ -10,6 +10,7 @@ from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.redis.bullmq_options import repeat_opts
 from jobmill.stores.redis.codec import (
     COUNTED,
+    POSITION_LENGTH,
     SETTLED_PLAINLY,
     UNCOUNTED,
     claimed_job,
@@ -66,7 +67,11 @@ class ClaimProgress:
             name = h.get(b"name", b"").decode(errors="replace")
             is_plain = local is id and not crashed and b"jm" in h and SETTLED_PLAINLY.issuperset(h)
             shown = port_id(queue, id, b"jm" in h, is_latest=not is_older)
-            lease = Lease(shown, claim.token, queue, name, until_ms, (local, is_plain))
+            if b"jmz" in h:
+                locator = (local, is_plain and b"jmj" in h, h.get(b"jmj", b"")[:POSITION_LENGTH].decode())
+                lease = Lease(shown, claim.token, queue, name, until_ms, locator, h[b"jmz"].decode(errors="replace"))
+            else:
+                lease = Lease(shown, claim.token, queue, name, until_ms, (local, is_plain))
             try:
                 job = claimed_job(queue, local, h, claim.worker, now_ms, crashed, shown)
                 recovered_from = h.get(b"pb", b"").decode(errors="replace") if crashed else None

@@ -21,6 +21,8 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmb:<key>`: how a dependency ended without success: state, policy and the first line of its error.
 - `jmy`: the flow that the job belongs to. `jmv`: the signal that it waits for.
 - `jms:<n>`: a step that the job has recorded. `jmi:<name>`: a signal that it has got.
+- `jmz`: the lane of the job. `jmj`: its position in the lane: priority, when it joined, number. Then "+" if it
+  has a slot of the lane, otherwise "-".
 - `jmw`: the last claim was a claim ahead. `jml`: the first lease of such a claim was lost, which was no crash.
 """
 
@@ -34,7 +36,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from jobmill.core.due import NEVER_MS, Held, after
+from jobmill.core.due import BY_LANE, NEVER_MS, Held, after, at
 from jobmill.core.job import (
     ATTEMPTS_KEPT,
     NO_OPTIONS,
@@ -110,12 +112,17 @@ _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priorit
 
 #: The same, of a job that others wait for, or that has waited for others.
 _READ_PLAINLY = _PLAIN | {b"jmy", b"parentKey", b"parent", b"jmg", b"jmu"}
+#: The same, of a job with a lane.
+_IN_LANE = _READ_PLAINLY | {b"jmz", b"jmj", b"jmd"}
 
 #: All fields that have no influence on how a job is settled.
 SETTLED_PLAINLY = _PLAIN | {
     *(b"jmo", b"jmd", b"jmu", b"jmt", b"jmw", b"jml", b"ats", b"processedOn", b"pb", b"progress"),
-    *(b"jmg", b"jmy", b"parentKey", b"parent"),
+    *(b"jmg", b"jmy", b"parentKey", b"parent", b"jmz", b"jmj"),
 }
+
+#: The field `jmj` begins with a position of this length: see lanes.lua.
+POSITION_LENGTH = 38
 
 #: How claim.lua says that a job was running: it has crashed, or not, because the lost lease was its first one of a
 #: claim ahead.
@@ -128,7 +135,8 @@ def claimed_job(
     """The job after a claim. `h` is its hash before the claim. UnreadableJob if the hash cannot be read."""
     try:
         _check_json(h[b"data"])
-        if _READ_PLAINLY.issuperset(h) and b"jm" in h:
+        lane = h.get(b"jmz")
+        if b"jm" in h and (_READ_PLAINLY if lane is None else _IN_LANE).issuperset(h):
             # Most claimed jobs are of this kind. Measured: 2 us, instead of 9 us with job_of.
             created_ms = int(h[b"timestamp"])
             job = Job(
@@ -145,7 +153,7 @@ def claimed_job(
                 claims=1,
                 worker=worker,
             )
-            return _in_flow(job, h) if b"jmy" in h or b"jmg" in h else job
+            return _in_flow(job, h, lane) if b"jmy" in h or b"jmg" in h or lane is not None else job
         if not isinstance(id, str):
             raise UnreadableJob("its id is not UTF-8 text")
         after = {b"name": h[b"name"], **h, b"processedOn": b"%d" % now_ms}
@@ -159,9 +167,14 @@ def claimed_job(
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
 
 
-def _in_flow(job: Job, h: dict[bytes, bytes]) -> Job:
-    """Apart: msgspec finds a keyword by its position, and two more at the end cost every job of no flow."""
+def _in_flow(job: Job, h: dict[bytes, bytes], lane: bytes | None) -> Job:
+    """Apart: msgspec finds a keyword by its position, and more at the end cost every job of no flow and no lane."""
     flow, edges = h.get(b"jmy"), h.get(b"jmg")
+    if lane is not None:
+        # It was due when it got its slot.
+        job = structs.replace(job, lane=lane.decode(), due_ms=int(h.get(b"jmd", job.due_ms)))
+        if flow is None and edges is None:
+            return job
     dependencies = 0 if edges is None else _length(edges)
     return structs.replace(job, flow=None if flow is None else flow.decode(), dependencies=dependencies)
 
@@ -201,7 +214,8 @@ def job_of(
     created, updated, started, finished = map(read.whole, (b"timestamp", b"jmu", b"processedOn", b"finishedOn"))
     own = read.value(b"jmo", opts.decode_own, opts.NO_OWN_OPTIONS)
     node = None if b"jm" in h else read.value(b"opts", opts.read_node, opts.NO_NODE_OPTIONS)
-    touched = max(created, updated, started)
+    # A job that gets a slot of its lane is due at that moment.
+    touched = max(created, updated, started, read.whole(b"jmd") if b"jmz" in h and not score else 0)
     held = _held(read, score) if score.startswith(HELD) else None
     due = _due(read, id, created, node, score) if held is None else NEVER_MS
     # Node promotes a job without a change of our fields. A job that waits outside `delayed` is due, and a job that has
@@ -239,6 +253,7 @@ def job_of(
         flow=read.text(b"jmy"),
         dependencies=read.value(b"jmg", _length, 0) or read.whole(b"jmchildren"),
         waits_for=read.text(b"jmv"),
+        lane=read.text(b"jmz"),
         options=node.options if node is not None else opts.with_trace(own.o or NO_OPTIONS, h.get(b"opts", b"")),
         deferred_error=_deferred_error(h, crashes),
         **_keys(read, id, name, node),
@@ -340,10 +355,17 @@ def _due(read: _HashReader, id: str, created: int, node: opts.NodeOptions | None
 
 def _held(read: _HashReader, why: bytes) -> Held:
     """What holds a job in `waiting-children`: see why_held.lua."""
+    if b"jmz" in read.h and b"jmh" not in read.h and why == HELD:
+        return Held(by=(BY_LANE,), due=at(read.value(b"jmj", _joined_ms, 0)))
     no_note: Held | None = None
     held = read.value(b"jmh", _decode_held, no_note) or Held(by=(), due=after(read.whole(b"delay")))
     by = (*held.by, "jobs") if why == HELD_BY_JOBS or not held.by else held.by
     return structs.replace(held, by=tuple(sorted(set(by))))
+
+
+def _joined_ms(position: bytes) -> int:
+    """When a job joined its lane, or may run: see lane_changes.lua."""
+    return int(position[7:22])
 
 
 def _error(read: _HashReader) -> str | None:

@@ -24,7 +24,7 @@ from jobmill.stores.redis.scripts import ENQUEUE, ENQUEUE_BY_POLICY
 async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """See the port. One atomic step writes up to 200 jobs of one queue; flows.py has jobs that wait for others."""
     by_queue: defaultdict[str, list[int]] = defaultdict(list)
-    by_policy = False
+    by_policy = has_lanes = False
     for position, new in enumerate(new_jobs):
         by_queue[new.queue].append(position)
         check_no_queue_key(local_id(new.queue, new.id))
@@ -32,6 +32,8 @@ async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
             return await enqueue_flow(c, new_jobs)
         if new.policy is not None:
             by_policy = True
+        if new.lane is not None:
+            has_lanes = True
     calls: list[tuple[str, Sequence[int]]] = []
     for queue, positions in by_queue.items():
         await c.register(queue)
@@ -39,10 +41,11 @@ async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         calls += [(queue, part) for part in parts]
     receipts: dict[int, Receipt] = {}
     if len(calls) == 1:  # a single call needs no task, which would take 10 us
-        await _enqueue(c, *calls[0], new_jobs, receipts, by_policy)
+        await _enqueue(c, *calls[0], new_jobs, receipts, by_policy, has_lanes)
     else:
         for some in chunks(calls, MAX_CALLS_IN_FLIGHT):
-            await asyncio.gather(*(_enqueue(c, queue, part, new_jobs, receipts, by_policy) for queue, part in some))
+            each = (_enqueue(c, queue, part, new_jobs, receipts, by_policy, has_lanes) for queue, part in some)
+            await asyncio.gather(*each)
     return [receipts[position] for position in range(len(new_jobs))]
 
 
@@ -53,13 +56,15 @@ async def _enqueue(
     new_jobs: Sequence[NewJob],
     receipts: dict[int, Receipt],
     by_policy: bool,
+    has_lanes: bool,
 ) -> None:
     now_ms = c.clock.now()
     jobs = [job_request(new_jobs[position], now_ms) for position in positions]
+    more = {"lanes": True} if has_lanes and any(new_jobs[position].lane is not None for position in positions) else {}
     if by_policy:
-        answers, cancelled = await c.run(ENQUEUE_BY_POLICY, queue, now_ms, jobs=jobs, ours=True, texts=TEXTS)
+        answers, cancelled = await c.run(ENQUEUE_BY_POLICY, queue, now_ms, jobs=jobs, ours=True, texts=TEXTS, **more)
     else:
-        answers, cancelled = await c.run(ENQUEUE, queue, now_ms, jobs=jobs, ours=True), ()
+        answers, cancelled = await c.run(ENQUEUE, queue, now_ms, jobs=jobs, ours=True, **more), ()
     for position, (how, id, is_ours) in zip(positions, answers, strict=True):
         receipts[position] = Receipt(port_id(queue, id.decode(), bool(is_ours)), how.decode())
     if cancelled:

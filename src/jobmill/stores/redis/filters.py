@@ -37,6 +37,7 @@ def tests(filter: Filter) -> dict[str, Any]:
     made = {
         "name": filter.name,
         "prefix": filter.name_prefix or None,
+        "lane": filter.lane,
         "recurring": filter.recurring,
         "errored": filter.errored,
         "tenant": None if filter.tenant is None else as_json(filter.tenant),

@@ -32,6 +32,7 @@ from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, 
 from jobmill.stores.redis.hints import add_cancels
 from jobmill.stores.redis.ids import RUN, check_no_queue_key, deduplication_id, local_id, port_id
 from jobmill.stores.redis.job_request import job_request
+from jobmill.stores.redis.lanes import heal_lanes
 from jobmill.stores.redis.queues import registered_queues
 from jobmill.stores.redis.read import QUEUES_PER_CALL, queues_of
 from jobmill.stores.redis.scripts import DEPENDENCIES, EDGES, FLOW, FLOW_COUNTS, FLOWS, RELAY
@@ -175,7 +176,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     if max(len(flow.new_jobs) / MAX_JOBS_PER_FLOW, edges / MAX_EDGES_PER_CALL, size / MAX_BYTES_PER_CALL) > 1:
         return await _enqueue_in_parts(c, flow, suspend)
     now_ms = c.clock.now()
-    request = {"jobs": _jobs(c, flow, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
+    request = {**_jobs(c, flow, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
     request["edges"] = [
         (position, _waits_for(flow, new), True) for position, new in enumerate(flow.new_jobs, 1) if new.after
     ]
@@ -187,7 +188,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     return _receipts(flow.new_jobs, answer[1])
 
 
-def _jobs(c: RedisContext, flow: _Flow, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]:
+def _jobs(c: RedisContext, flow: _Flow, new_jobs: Iterable[NewJob], now_ms: int) -> dict[str, Any]:
     """New jobs as flow.lua takes them. A job that one other waits for has that in its opts, as BullMQ writes it."""
     parents: dict[str, list[dict[str, Any]]] = {}
     for new in flow.new_jobs:
@@ -196,13 +197,15 @@ def _jobs(c: RedisContext, flow: _Flow, new_jobs: Iterable[NewJob], now_ms: int)
             parent = {"id": local_id(new.queue, new.id), "queue": c.key(new.queue)}
             parents.setdefault(id, []).append({**flag, "parent": parent})
     requests = []
+    has_lanes = False
     for new in new_jobs:
+        has_lanes = has_lanes or new.lane is not None
         request = job_request(new, now_ms)
         if len(parents.get(new.id, ())) == 1:
             id, name, data, opts_json, *rest = request
             request = (id, name, data, f"{opts_json[:-1]},{as_json(parents[new.id][0])[1:]}", *rest)
         requests.append((c.key(new.queue), request, bool(new.after)))
-    return requests
+    return {"jobs": requests, **({"lanes": True} if has_lanes else {})}
 
 
 def _checks(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> dict[str, Any]:
@@ -269,7 +272,7 @@ async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any
     ):
         now_ms = c.clock.now()
         in_call = [n for n, new in enumerate(part, 1) if new.id in flow.references]
-        request = {"jobs": _jobs(c, flow, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
+        request = {**_jobs(c, flow, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
         answer = await _run(c, flow.queue, now_ms, **request)
         receipts += _receipts(part, answer[1])
     records = [
@@ -368,6 +371,7 @@ async def flush_outbox(c: RedisContext, limit: int = MAX_RELEASED) -> int:
             told, more = await c.run_on_relays(RELAY, queue_of_relays, c.clock.now(), **request)
             released += told
         released += await finish_staged(c, queue)
+    await heal_lanes(c)
     return released
 
 

@@ -42,11 +42,15 @@ CHECKS = {
     ),
     "relay_astray": ("{} not connected with the job whose dependents they tell", "connects or removes them"),
     "flow_index": ("{} removed, but in the index of a flow", "removes them from it"),
+    "lane_slot": ("{} with a slot in a lane although ended or removed", "gives the slots to others"),
+    "lane_order": ("{} in the order of a lane that does not hold them", "removes them from it"),
+    "lane_lost": ("{} held by a lane without a place in its order", "puts them into it"),
+    "lane_index": ("{} without an entry in the index of lanes", "writes the entries"),
     "marker_missing": ("{} without the marker that wakes workers, although jobs wait", "writes the marker"),
 }
 
 
-_NOUNS = {"marker_missing": "queue", "flow_unfinished": "flow", "relay_astray": "relay"}
+_NOUNS = {"lane_index": "lane", "marker_missing": "queue", "flow_unfinished": "flow", "relay_astray": "relay"}
 
 
 class _Found:
@@ -143,8 +147,28 @@ async def _check_queue(c: RedisContext, queue: str, found: _Found) -> None:
             await found.check("waiting_children_unheld", queue, _readable(ids))
             listed = dict.fromkeys(await staged_jobs(c, queue), True) if ids else {}
             await found.check("staged_alone", queue, _readable(ids), listed=listed, staged_ms=STAGED_MS)
+        if place == "waiting-children" and ids:
+            await found.check("lane_lost", queue, _readable(ids))
     await found.check("id_in_two_places", queue, _readable(several))
+    await _check_lanes(c, queue, found)
     await found.check("marker_missing", queue, [""])
+
+
+async def _check_lanes(c: RedisContext, queue: str, found: _Found) -> None:
+    """Check the keys of lanes: see lua/lib/lanes.lua."""
+    base = f"{c.key(queue)}:jobmill:"
+    if not await c.client.call(f"{c.key(queue)}:meta", "HEXISTS", f"{c.key(queue)}:meta", "jmlanes"):
+        return
+    lanes: set[str] = set()
+    for place in ("lanes:slots", "lanes:begun"):
+        slots = await _ids(c, base + place, place)
+        lanes.update(slot.partition(b"\0")[0].decode() for slot in slots)
+        await found.check("lane_slot", queue, _readable(slots))
+    for key in await c.client.scan(f"{escaped(base)}lane:*", "zset"):
+        lane = key.decode()[len(base) + len("lane:") :]
+        lanes.add(lane)
+        await found.check("lane_order", queue, _readable(await _ids(c, key.decode(), "lane:")), lane)
+    await found.check("lane_index", queue, sorted(lanes))
 
 
 async def _ids(c: RedisContext, key: str, place: str) -> Sequence[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from jobmill.core.changes import new_hold
-from jobmill.core.due import Held
+from jobmill.core.due import BY_LANE, Held
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.unique_policy import Owner, Replace, Taken, when_taken
@@ -32,11 +32,13 @@ def job_request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
     id, data, own = local_id(new.queue, new.id), new.payload_json.decode(), None
     if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms or new.flow is not None or new.after:
         own = _own_fields(new, due_ms, now_ms)
-    if new.unique_key is None and due_ms <= now_ms and new.options.headers is None:
+    if new.unique_key is None and due_ms <= now_ms and new.options.headers is None and new.lane is None:
         opts_json = bullmq_options.opts_json(new.options, new.priority)
         return (id, new.name, data, opts_json, 0, due_ms, new.priority, own)
     delay_ms = max(0, due_ms - now_ms)
     opts_json, special = _special(new, due_ms, delay_ms, now_ms)
+    if new.lane is not None:
+        special = {**(special or {}), "lane": new.lane}
     return (id, new.name, data, opts_json, delay_ms, due_ms, new.priority, own, special)
 
 
@@ -49,7 +51,7 @@ def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
         given = bullmq_options.without_trace(new.options)
         own += ["jmo", as_json(bullmq_options.OwnOptions(o=None if given == NO_OPTIONS else given, t=new.tenant))]
     if new.after:
-        own += ["jmh", as_json(structs.replace(new_hold(new.due, now_ms), by=()))]
+        own += ["jmh", as_json(structs.replace(new_hold(new.due, now_ms), by=() if new.lane is None else (BY_LANE,)))]
     elif due_ms != now_ms and new.recurrence is None:
         own += ["jmd", due_ms]
     return own

@@ -9,17 +9,21 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from jobmill.core.queue_settings import LaneRule
 from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis.context import RedisContext, as_json
-from jobmill.stores.redis.scripts import CONFIGURE
+from jobmill.stores.redis.scripts import CONFIGURE, HEAL_LANES
 
 #: In the order of configure.lua's answer.
-_FIELDS = ("paused", "concurrency", "max", "duration", "opts.maxLenEvents", "jmfeed", "jmpause")
+_FIELDS = ("paused", "concurrency", "max", "duration", "opts.maxLenEvents", "jmfeed", "jmpause", "jmlanes")
 
 # How often all keys are scanned for queues of other programs, and how long the result is used.
 SCAN_MS = 60_000
 SCAN_KEPT_MS = 120_000
+# A new rule applies to this many lanes at once, in calls of some lanes each. The others follow when workers claim.
+MAX_LANES_AT_ONCE = 1_000
+LANES_PER_CALL = 250
 
 
 class _ScannedQueues(Struct, frozen=True):
@@ -46,8 +50,11 @@ async def configure(c: RedisContext, queue: str, change: QueueChange) -> QueueSe
         pause = None  # of an earlier one
     if pause is not UNSET:
         given["jmpause"] = None if pause is None else as_json(pause)
+    lane_rule = None
+    if change.lanes is not UNSET:
+        lane_rule = "" if change.lanes is None else as_json(change.lanes)
     await c.register(queue)
-    meta = await c.run(
+    done, more, *meta = await c.run(
         CONFIGURE,
         queue,
         c.clock.now(),
@@ -55,7 +62,12 @@ async def configure(c: RedisContext, queue: str, change: QueueChange) -> QueueSe
         clear=[field for field, value in given.items() if value is None],
         paused=None if change.paused is UNSET else change.paused,
         wakes=change.running_limit is not UNSET or change.rate_limit is not UNSET,
+        lane_rule=lane_rule,
+        max_lanes=LANES_PER_CALL,
     )
+    while more and done < MAX_LANES_AT_ONCE:
+        count, more = await c.run(HEAL_LANES, queue, c.clock.now(), limit=LANES_PER_CALL, sweeps=True)
+        done += count
     settings = _settings(meta, c.clock.now())
     c.feeds[queue] = settings.feed
     return settings
@@ -76,7 +88,7 @@ async def settings_of_queue(c: RedisContext, queue: str) -> QueueSettings:
 
 
 def _settings(meta: list[bytes | None], now_ms: int) -> QueueSettings:
-    paused, concurrency, rate, duration, max_len, feed, pause = meta
+    paused, concurrency, rate, duration, max_len, feed, pause, lanes = meta
     default = QueueSettings()
     return QueueSettings(
         paused=paused is not None,
@@ -86,6 +98,7 @@ def _settings(meta: list[bytes | None], now_ms: int) -> QueueSettings:
         rate_limit=None if rate is None else RateLimit(int(rate), int(duration or 0)),
         feed=feed is not None,
         events_max_len=default.events_max_len if max_len is None else int(max_len),
+        lanes=msgspec.json.decode(lanes, type=LaneRule) if lanes else None,
     ).at(now_ms)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmill.core.events import settlement_events
 from jobmill.core.job import KEEP_FAILED, KEEP_RUN, KEEP_SUCCEEDED, Keep
+from jobmill.core.lanes import keeps_slot
 from jobmill.core.values import Broken, Claimed, Lease
 from jobmill.stores.common.error_message import message_of
 from jobmill.stores.redis.codec import attempts_json
@@ -43,6 +44,7 @@ def undo_request(claimed: Claimed | Broken) -> dict[str, Any]:
         "outcome": "released",
         "errors": job.errors if job else 0,
         "crashes": job.crashes if job else 0,
+        "keeps": True,
     }
 
 
@@ -58,7 +60,7 @@ def keep_request(keep: Keep, default: Keep) -> dict[str, Any]:
     return {name: value for name, value in (("last", keep.last), ("age", keep.age_ms)) if value is not None}
 
 
-def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | None:
+def _plain(settlement: Settlement) -> tuple[LocalId | str | int | None, ...] | None:
     """A settlement that no field of the job has an influence on. An age of 0 stands for the default retention."""
     lease, keep = settlement.lease, settlement.keep
     if lease.locator is None or not lease.locator[1] or settlement.state != "succeeded" or settlement.attempts:
@@ -66,7 +68,8 @@ def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | Non
     if settlement.errors or settlement.crashes or settlement.runs or keep is None or keep.at_once or keep.last:
         return None
     age_ms = 0 if keep == KEEP_SUCCEEDED else keep.age_ms
-    return (lease.locator[0], lease.token, settlement.result_json.decode(), age_ms)
+    plain = (lease.locator[0], lease.token, settlement.result_json.decode(), age_ms)
+    return plain if lease.lane is None else (*plain, lease.lane, lease.locator[2])
 
 
 def settle_request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, Any]:
@@ -79,6 +82,7 @@ def settle_request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[s
         "errors": settlement.errors,
         "crashes": settlement.crashes,
     }
+    request |= _slot(settlement) if settlement.state == "waiting" else {}
     if settlement.outcome == "succeeded":
         request["result"] = settlement.result_json.decode()
     if settlement.error is not None:
@@ -102,3 +106,8 @@ def settle_request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[s
     if feed_on:
         request["events"] = [(e.type, e.attempt, as_json(e.data)) for e in settlement_events(settlement, now_ms)]
     return request
+
+
+def _slot(settlement: Settlement) -> dict[str, bool]:
+    """Whether a job that waits again keeps its slot: in a lane that is not strict, and in one that is."""
+    return {"keeps": keeps_slot(settlement, strict=False), "keeps_strict": keeps_slot(settlement, strict=True)}

@@ -20,6 +20,7 @@ from jobmill.stores.redis import (
     flows,
     fsck,
     hints,
+    lanes,
     purge,
     queues,
     read,
@@ -108,6 +109,8 @@ class RedisStore:
 
     configure = verb(queues.configure)
     settings = verb(queues.settings)
+    configure_lane = verb(lanes.configure_lane)
+    lanes = verb(lanes.lanes)
     publish = verb(feed.publish)
     events = verb(feed.events)
 

@@ -15,6 +15,7 @@ from jobmill.core.changes import (
     Patch,
     Remove,
     Requeue,
+    Subject,
     decide,
     kept,
     key_taken,
@@ -79,11 +80,11 @@ def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: 
     patch = decide(change, subject, context.now_ms, index)
     if isinstance(patch, str):
         return patch
-    if patch.removes and pinned(context, [seq]):
-        if isinstance(change, Cancel):
-            patch = kept(patch)
-        elif subject.state in LIVE:
-            cancel_edges(context, seq)
+    if subject.lane is not None:
+        # A job that is requeued may be the only live one with a lane.
+        context.has_lanes = True if patch.becomes_live else context.has_lanes
+        context.changed_lanes[subject.queue, subject.lane] = None
+    patch = _prepare_dependents(context, seq, subject, change, patch)
     if patch.removes:
         context.write("remove", (as_json([seq]),))
         return patch
@@ -99,4 +100,14 @@ def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: 
     if patch.clears_steps:
         context.write("clear_steps", (seq,))
         context.write("clear_signals", (seq,))
+    return patch
+
+
+def _prepare_dependents(context: SqliteContext, seq: int, subject: Subject, change: Change, patch: Patch) -> Patch:
+    """Other jobs may wait for a job that would be removed: it stays, or they are told. The patch to write."""
+    if patch.removes and pinned(context, [seq]):
+        if isinstance(change, Cancel):
+            return kept(patch)
+        if subject.state in LIVE:
+            cancel_edges(context, seq)
     return patch

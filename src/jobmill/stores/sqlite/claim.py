@@ -15,6 +15,7 @@ from jobmill.stores.common.whole_jobs import claimable_ms, earliest
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.lanes import known_lanes, lane_times
 from jobmill.stores.sqlite.queues import count_claims, known_queues
 from jobmill.stores.sqlite.read import read_job, read_jobs
 
@@ -109,7 +110,7 @@ def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidat
     claimed: list[Claimed | Broken]
     try:
         jobs = zip(read_jobs(context, seqs), found, strict=True)
-        leased = [(job, Lease(job.id, token, queue, job.name, until_ms, one[2]), one) for job, one in jobs]
+        leased = [(job, Lease(job.id, token, queue, job.name, until_ms, one[2], job.lane), one) for job, one in jobs]
         claimed = [Claimed(job, lease, one[4], bool(one[5])) for job, lease, one in leased]
     except UnreadableJob:
         claimed = [_lease_one(context, token, until_ms, candidate) for candidate in found]
@@ -122,8 +123,8 @@ def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidat
 def _lease_one(context: SqliteContext, token: str, until_ms: int, candidate: Candidate) -> Claimed | Broken:
     """Read one leased job separately, because at least one job of this claim cannot be read."""
     _, _, seq, _, worker, uncounted = candidate
-    id, queue, name, job = read_job(context, seq)
-    lease = Lease(id, token, queue, name, until_ms, seq)
+    id, queue, name, lane, job = read_job(context, seq)
+    lease = Lease(id, token, queue, name, until_ms, seq, lane)
     return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease, worker, bool(uncounted))
 
 
@@ -148,6 +149,8 @@ def _next_due(context: SqliteContext, wish: Claim, counts_leases: bool) -> int |
 def _queue_due(context: SqliteContext, queue: str, names: str, counts_leases: bool) -> int | None:
     ranges = _decode_ranges(context.row("ranges", (queue, names, 0, 0))[0])
     due_ms = min((one[1] for one in ranges if one[1] != NEVER_MS), default=None)
+    if known_lanes(context):
+        due_ms = earliest(due_ms, *lane_times(context, queue))
     (end_ms,) = context.row("first_lease", (queue, names, context.now_ms)) if counts_leases else (None,)
     row = known_queues(context).get(queue)
     if row is None:

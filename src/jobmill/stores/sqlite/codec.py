@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Patch, Subject, new_hold
-from jobmill.core.due import NEVER_MS, Held
+from jobmill.core.due import BY_LANE, NEVER_MS, Held, in_lane, lane_fields
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.queue_settings import LaneRule
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Pause, QueueSettings, RateLimit
 from jobmill.stores.common.sql import COLUMN_OF
@@ -69,13 +70,24 @@ def new_job_row(new: NewJob, now_ms: int) -> tuple[object, ...]:
     return (*given, options, recurrence, None if recurrence is None else due_ms, payload)
 
 
-def new_job_row_in_flow(new: NewJob, now_ms: int) -> tuple[object, ...]:
-    """The parameters of insert_in_flow.sql for one job."""
+def held_job_row(new: NewJob, now_ms: int) -> tuple[object, ...]:
+    """The parameters of insert_held.sql for one job."""
     row = new_job_row(new, now_ms)
-    if not new.after:
-        return (*row, new.flow, None, None)
-    held = as_json(new_hold(new.due, now_ms))
-    return (*row[:4], NEVER_MS, *row[5:], new.flow, held, len(new.after))
+    held = new_hold(new.due, now_ms, new.lane) if new.after else None
+    if new.lane is not None and held is None:
+        held = lane_fields(None, new.due, now_ms)["held"]
+    if held is None:
+        return (*row, new.flow, None, None, None, None, None)
+    place = (new.lane, *lane_columns(held, now_ms).values()) if new.lane is not None else (None, None, None)
+    return (*row[:4], NEVER_MS, *row[5:], new.flow, as_json(held), len(new.after) or None, *place)
+
+
+def lane_columns(held: Held | None, now_ms: int) -> dict[str, object]:
+    """The columns that say where a job with this hold stands in its lane; a job that nothing holds has a slot."""
+    if held is None:
+        return {"slot": 0}
+    joined_ms = held.due.at_ms if in_lane(held) else None
+    return {"slot": None if joined_ms is None else -1 if joined_ms <= now_ms else -2, "joined_ms": joined_ms}
 
 
 # ---------------------------------------------------------------------------------------------------- settlements
@@ -120,9 +132,9 @@ def _json_or_null(json: bytes) -> str | None:
 # ---------------------------------------------------------------------------------------------------- changes
 
 #: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options, due_ms, held, recurrence,
-#: the error that it will fail with, the number of its edges.
+#: the error that it will fail with, its lane, the number of its edges.
 SubjectRow: TypeAlias = tuple[
-    int, str, str, str, State, int, str | None, int, str | None, str | None, str | None, int | None
+    int, str, str, str, State, int, str | None, int, str | None, str | None, str | None, str | None, int | None
 ]
 
 _JSON_COLUMNS = {"result", "progress", "recurrence", "held"}
@@ -130,7 +142,7 @@ _JSON_COLUMNS = {"result", "progress", "recurrence", "held"}
 
 def subject_of(row: SubjectRow) -> Subject:
     """A row as the subject of a change."""
-    _, id, name, queue, state, errors, options, due_ms, held, recurrence, doomed, _ = row
+    _, id, name, queue, state, errors, options, due_ms, held, recurrence, doomed, lane, _ = row
     return Subject(
         id=id,
         name=name,
@@ -142,6 +154,7 @@ def subject_of(row: SubjectRow) -> Subject:
         recurrence=readable(recurrence, Recurrence),
         keep_failed=keep_cancelled(options),
         deferred_error=doomed,
+        lane=lane,
     )
 
 
@@ -161,14 +174,23 @@ def columns_of(fields: Mapping[str, object]) -> dict[str, object]:
     return columns
 
 
+def held_columns(fields: Mapping[str, object], now_ms: int) -> dict[str, object]:
+    """Fields of a Job as columns, with its place in its lane, if a lane holds it."""
+    held = fields.get("held")
+    if not isinstance(held, Held) or BY_LANE not in held.by:
+        return columns_of(fields)
+    return columns_of(fields) | lane_columns(held, now_ms)
+
+
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
     """The columns that a patch writes."""
-    columns = columns_of(patch.fields)
+    columns = held_columns(patch.fields, now_ms)
     if "state" in columns:
         columns["keep_age_ms"] = patch.keep and patch.keep.age_ms
         columns["keep_last"] = patch.keep and patch.keep.last
     if patch.seize is not None:
-        columns |= {"token": patch.seize.token, "lease_until_ms": now_ms + patch.seize.lease_ms}
+        # A slot counts only if the job has a lane.
+        columns |= {"token": patch.seize.token, "lease_until_ms": now_ms + patch.seize.lease_ms, "slot": 0}
     elif patch.ends_lease:
         columns |= {"token": None, "lease_until_ms": None}
     return columns
@@ -182,6 +204,8 @@ class QueueRow(Struct, frozen=True):
 
     limits: QueueLimits = QueueLimits()
     last_event: int = 0
+    #: The rule of its lanes has changed, and the slots of the lanes after this one are not right yet.
+    after_lane: str | None = None
 
     @property
     def settings(self) -> QueueSettings:
@@ -192,7 +216,7 @@ class QueueRow(Struct, frozen=True):
 def queue_from_row(row: Sequence[Any]) -> QueueRow:
     """A row of the queue table, without its first column."""
     paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, *rest = row
-    last_event, pause = rest
+    last_event, pause, lanes, after_lane = rest
     settings = QueueSettings(
         paused=bool(paused),
         pause=readable(pause, Pause),
@@ -200,12 +224,14 @@ def queue_from_row(row: Sequence[Any]) -> QueueRow:
         running_limit=running_limit,
         feed=bool(feed),
         events_max_len=events_max_len,
+        lanes=readable(lanes, LaneRule),
     )
-    return QueueRow(QueueLimits(settings=settings, window_ends_ms=window_ends_ms, window_used=window_used), last_event)
+    limits = QueueLimits(settings=settings, window_ends_ms=window_ends_ms, window_used=window_used)
+    return QueueRow(limits, last_event, after_lane)
 
 
 def queue_to_row(row: QueueRow) -> tuple[object, ...]:
-    """The columns of the queue table, without the first. The pause has a table of its own."""
+    """The columns of the queue table, without the first. The pause and the rule of lanes have tables of their own."""
     limits, settings, rate = row.limits, row.settings, row.settings.rate_limit
     return (
         *(settings.paused, rate and rate.count, rate and rate.per_ms, settings.running_limit),

@@ -7,10 +7,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from jobmill.stores.sqlite.codec import QueueRow
-from jobmill.stores.sqlite.statements import MAX_ROWS, sql, sql_rows, sql_update
+from jobmill.stores.sqlite.codec import QueueRow, as_json
+from jobmill.stores.sqlite.statements import MAX_ROWS, sql, sql_rows, sql_update, sql_update_alike
+
+#: Rows with equal values get their own statement if there are more of them than this.
+FEW = 2
 
 
 class NeedsCare(Exception):
@@ -30,6 +33,8 @@ class SqliteContext(Struct):
     queue_rows: dict[str, QueueRow] | None = None
     #: Whether there are edges between jobs; None until a verb needs to know.
     has_edges: bool | None = None
+    #: Whether a live job has a lane; None until a verb needs to know.
+    has_lanes: bool | None = None
     #: How often the bell had rung when the transaction began: what it rang for is visible in this transaction.
     rings: int = 0
     careful: bool = False
@@ -37,6 +42,13 @@ class SqliteContext(Struct):
     wakes: int = 0
     #: Whether more jobs wait for jobs that have ended than one transaction releases.
     has_outbox: bool = False
+    #: The lanes, by queue and name, that this transaction has changed, and how many slots may be given in each, because
+    #: settlements have freed them or jobs have arrived; None if it has changed otherwise.
+    changed_lanes: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    #: Those of them in which jobs have arrived, which may be more urgent than jobs with a slot.
+    arrivals: set[tuple[str, str]] = field(default_factory=set)
+    #: How many jobs have lost their slots in this transaction.
+    taken_back: int = 0
 
     def write(self, name: str, parameters: Sequence[object] = ()) -> int:
         """Run a statement; the number of rows it matched."""
@@ -60,15 +72,18 @@ class SqliteContext(Struct):
         self.cursor.execute(f"UPDATE jobmill_jobs SET {assignments}{more} WHERE seq = ?", (*columns.values(), seq))
 
     def update_jobs(self, rows: Iterable[tuple[Sequence[int], Mapping[str, object]]]) -> None:
-        """Write columns of many jobs: all jobs of these seqs get the same values.
+        """Write columns of many jobs: all jobs of these seqs get the same values, by a statement if they are many.
 
-        Jobs with the same columns share a statement.
+        Other jobs with the same columns share a statement.
         """
-        alike: dict[tuple[str, ...], list[tuple[object, ...]]] = {}
+        few: dict[tuple[str, ...], list[tuple[object, ...]]] = {}
         for seqs, columns in rows:
-            values = tuple(columns.values())
-            alike.setdefault(tuple(columns), []).extend((seq, *values) for seq in seqs)
-        for names, own in alike.items():
+            names, values = tuple(columns), tuple(columns.values())
+            if len(seqs) > FEW:
+                self.cursor.execute(sql_update_alike(names), (*values, as_json(seqs)))
+            else:
+                few.setdefault(names, []).extend((seq, *values) for seq in seqs)
+        for names, own in few.items():
             for start in range(0, len(own), MAX_ROWS):
                 part = own[start : start + MAX_ROWS]
                 self.cursor.execute(sql_update(names, len(part)), [*itertools.chain.from_iterable(part)])

@@ -10,6 +10,7 @@ from msgspec import structs
 from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.sqlite.claim import claim
 from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.lanes import advance, known_lanes
 from jobmill.stores.sqlite.leases import locate
 from jobmill.stores.sqlite.settle import settle
 
@@ -24,8 +25,11 @@ def exchange(context: SqliteContext, settlements: Sequence[Settlement], wish: Cl
     removed, and its seq given to another job.
     """
     settled = settle(context, settlements) if settlements else []
-    answers = zip(settlements, settled, strict=True)
-    back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
+    done = [one for one, answer in zip(settlements, settled, strict=True) if answer == "done"]
+    # The last run of a recurring job makes it wait again if its rule was changed while it ran.
+    back = {locate(context, one.lease) for one in done if one.state == "waiting" or one.runs}
+    if known_lanes(context):
+        advance(context, () if wish is None else wish.queues)
     claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, back)
     exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
     if context.has_outbox:

@@ -32,6 +32,8 @@ def index_of_few(filter: Filter) -> str | None:
         return "jobmill_keyed"
     if filter.flow is not None:
         return "jobmill_flow"
+    if filter.lane is not None:
+        return "jobmill_of_lane"
     return "jobmill_declared" if filter.declared else "jobmill_recurring" if filter.recurring else None
 
 

@@ -36,6 +36,7 @@ from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.stores.sqlite.codec import as_json, patched_columns, readable, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.lanes import change_lanes_of
 
 #: How many pending edges one call of flush_outbox examines.
 _EXAMINED = 1_000
@@ -358,5 +359,8 @@ def _write(context: SqliteContext, patches: Sequence[tuple[Sequence[int], Patch]
     """Write what becomes of dependents: a patch for all jobs of these seqs."""
     if patches:
         context.update_jobs([(seqs, patched_columns(patch, context.now_ms)) for seqs, patch in patches])
+        for seqs, patch in patches:
+            if patch.fields.get("held") is not None:
+                change_lanes_of(context, seqs)
         publish(context, [event for _, patch in patches for event in patch.events])
         context.wakes += 1

@@ -16,6 +16,7 @@ from jobmill.core.flows import BY_JOBS
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.flows import hold_while_pending, look_again
+from jobmill.stores.sqlite.lanes import change_lanes_of, place_in_lanes
 from jobmill.stores.sqlite.statements import BLOCKS
 
 # How many damaged records one call finds and repairs for each check.
@@ -53,6 +54,11 @@ _HELD_BY_JOBS = """
         SELECT 1 FROM json_each(CASE WHEN json_valid(held) THEN held ELSE '{}' END, '$.by') AS by WHERE by.value = :jobs
     )
 """
+_SAME_LANE = """
+    {0}.lane IS NOT NULL AND ({0}.state = 'waiting' OR {0}.state = 'running')
+    AND {0}.queue = one.queue AND {0}.lane = one.lane
+"""
+_ONLY_BY_LANE = """(json_extract(held, '$.by') = '["lane"]')"""
 _NO_JOB = "NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.seq)"
 
 _CHECKS = {
@@ -158,6 +164,50 @@ _CHECKS = {
         id="seq",
         damage=_NO_JOB,
         remedy="a repair deletes them",
+    ),
+    "lane_slot_free": RowCheck(
+        what="lanes with a free slot and a job that waits for it",
+        damage=f"""
+            slot = -1 AND {_NEVER} AND seq = (
+                SELECT jobs.seq FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+                WHERE {_SAME_LANE.format("jobs")} AND jobs.slot = -1 AND jobs.state = 'waiting'
+                ORDER BY jobs.priority, jobs.joined_ms, jobs.seq LIMIT 1
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM jobmill_lanes AS lanes
+                WHERE
+                    lanes.queue = one.queue AND lanes.lane = one.lane
+                    AND (lanes.again_ms IS NOT NULL OR json_extract(lanes.settings, '$.pause') IS NOT NULL)
+            )
+            AND (
+                SELECT count(*) FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+                WHERE {_SAME_LANE.format("jobs")} AND jobs.slot = 0
+            ) < coalesce(
+                (
+                    SELECT json_extract(lanes.settings, '$.running') FROM jobmill_lanes AS lanes
+                    WHERE lanes.queue = one.queue AND lanes.lane = one.lane
+                ),
+                (
+                    SELECT json_extract(rules.rule, '$.running') FROM jobmill_lane_rules AS rules
+                    WHERE rules.queue = one.queue
+                ),
+                :never
+            )
+        """,
+        run=change_lanes_of,
+        remedy="a repair gives the slots to these jobs",
+    ),
+    "lane_order": RowCheck(
+        what="waiting jobs whose place in their lane differs from what holds them",
+        damage=f"""
+            lane IS NOT NULL AND state = 'waiting' AND json_valid(coalesce(held, '{{}}')) AND CASE
+                WHEN due_ms <> :never THEN slot IS NOT 0
+                WHEN {_ONLY_BY_LANE} THEN coalesce(slot, 0) NOT IN (-1, -2) OR joined_ms IS NULL
+                ELSE slot IS NOT NULL
+            END
+        """,
+        run=place_in_lanes,
+        remedy="a repair puts them where they belong",
     ),
     "held_inconsistent": RowCheck(
         what="held jobs with a due time, or jobs that are never due and that nothing holds",

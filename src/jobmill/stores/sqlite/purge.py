@@ -25,6 +25,7 @@ def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
     runs = context.write("purge_runs", (context.now_ms - RUNS_KEPT_MS, limit))
     entries = context.write("purge_entries", (context.now_ms - AUDIT_KEPT_MS, limit))
     context.write("purge_taken_keys", (context.now_ms,))
+    context.write("purge_lanes", (context.now_ms,))
     context.write("purge_workers", (context.now_ms - CARD_KEPT_MS,))
     for step_ms, kept_ms in TALLIES_KEPT_MS.items():
         context.write("purge_tallies", (step_ms, context.now_ms - kept_ms))

@@ -29,13 +29,13 @@ def read_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
     return decode_jobs(text, len(seqs))
 
 
-def read_job(context: SqliteContext, seq: int) -> tuple[str, str, str, Job | UnreadableJob]:
-    """One job's id, queue and name; and the job, or why it cannot be read."""
-    id, queue, name, text = context.row("read_one", (seq,))
+def read_job(context: SqliteContext, seq: int) -> tuple[str, str, str, str | None, Job | UnreadableJob]:
+    """One job's id, queue, name and lane; and the job, or why it cannot be read."""
+    id, queue, name, lane, text = context.row("read_one", (seq,))
     try:
-        return id, queue, name, decode_job(text)
+        return id, queue, name, lane, decode_job(text)
     except UnreadableJob as error:
-        return id, queue, name, error
+        return id, queue, name, lane, error
 
 
 def readable_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:

@@ -138,8 +138,11 @@ def _few(context: SqliteContext, filter: Filter, order: Order, after: int) -> li
     columns = ", ".join(_ORDERS[order][1])
     if (index := index_of_few(filter)) is not None:
         where, parameters = conditions(filter, after)
-        statement = f"SELECT {columns} FROM jobmill_jobs AS jobs INDEXED BY {index} WHERE {where}"
-        return [tuple(value or 0 for value in row) for row in context.cursor.execute(statement, parameters)]
+        # A lane may have as many jobs as its queue.
+        most = SEARCHED_PER_PAGE if filter.lane is not None else -2
+        statement = f"SELECT {columns} FROM jobmill_jobs AS jobs INDEXED BY {index} WHERE {where} LIMIT ?"
+        rows_of_few = context.cursor.execute(statement, (*parameters, most + 1)).fetchall()
+        return None if 0 < most < len(rows_of_few) else [tuple(value or 0 for value in row) for row in rows_of_few]
     if order != "own" or (filter.queue, filter.name, filter.name_prefix, filter.states) == (None,) * 4:
         return None
     # Where these have few jobs, it is better to sort them than to read all jobs until a page is full.
@@ -179,9 +182,8 @@ def _ranges(context: SqliteContext, filter: Filter, order: Order) -> dict[Positi
 
 def count_up_to(context: SqliteContext, filter: Filter, limit: int) -> CountUpTo:
     """How many jobs match, at most `limit`."""
-    if index_of_few(filter) is not None:
-        found = len(_few(context, filter, "own", 0) or ())
-        return CountUpTo(min(limit, found), found < limit)
+    if index_of_few(filter) is not None and (few := _few(context, filter, "own", 0)) is not None:
+        return CountUpTo(min(limit, len(few)), len(few) < limit)
     found = examined = 0
     after = searched_after(context, filter)
     for state in wanted_states(filter):

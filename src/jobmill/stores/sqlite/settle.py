@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 from jobmill.core.events import Event, settlement_events, written_events
 from jobmill.core.values import Settled
 from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
-from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
+from jobmill.stores.sqlite.context import FEW, NeedsCare, SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.flows import hold_while_pending, known_edges, pinned, set_edges
+from jobmill.stores.sqlite.lanes import give_up_slots
 from jobmill.stores.sqlite.leases import held, locate
 from jobmill.stores.sqlite.queues import known_queues
 from jobmill.stores.sqlite.steps import suspend
 
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
-
-# A group of successes with equal values gets its own statement if it has more members than this.
-_FEW = 2
 
 
 def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -36,7 +34,7 @@ def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Se
     if context.has_edges:
         _tell_dependents(context, settlements)
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
-    context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
+    context.wakes += any(done.state == "waiting" or done.runs or done.lease.queue in limited for done in settlements)
     return answers
 
 
@@ -95,6 +93,7 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: froz
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     removed: list[tuple[object, ...]] = []
+    in_lanes: list[tuple[int, Settlement]] = []
     for done in settlements:
         seq = locate(context, done.lease)
         if done.runs is not None:
@@ -105,11 +104,15 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: froz
             alike.setdefault(plain, []).append(seq)
         else:
             others.append(settlement_row(done, seq, context.now_ms))
-    many = [(plain, seqs) for plain, seqs in alike.items() if len(seqs) > _FEW]
-    few = [(seq, *plain) for plain, seqs in alike.items() if len(seqs) <= _FEW for seq in seqs]
+        if done.lease.lane is not None:
+            in_lanes.append((seq, done))
+    many = [(plain, seqs) for plain, seqs in alike.items() if len(seqs) > FEW]
+    few = [(seq, *plain) for plain, seqs in alike.items() if len(seqs) <= FEW for seq in seqs]
     written = sum(context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many)
     for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
         written += context.write_rows(statement, (context.now_ms,), rows)
+    if in_lanes:
+        give_up_slots(context, in_lanes)
     return written
 
 

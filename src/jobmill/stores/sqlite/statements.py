@@ -2,8 +2,9 @@
 
 `{job}` stands for the expression of job.sql, `{never}` for NEVER_MS, `{subject}` for the columns of a SubjectRow,
 `{edge}` for those of an EdgeRow, `{pinned}` for whether edges lead to a job, `{blocks}` for whether an edge keeps its
-job waiting, `{uncounted}` for whether the lease of a running job is its first one of a claim ahead, whose loss is no
-crash, and `{rows of n from ?i}` for one row of n parameters per row of a call, numbered from i on.
+job waiting, `{in_lane}` for the condition of the index of lanes, `{uncounted}` for whether the lease of a running job
+is its first one of a claim ahead, whose loss is no crash, and `{rows of n from ?i}` for one row of n parameters per row
+of a call, numbered from i on.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _PARTS = {
     "{uncounted}": f"(unstarted IS NULL AND substr(token, 1, {len(AHEAD)}) = '{AHEAD}')",
     "{subject}": "jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms,"
     f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence,"
-    " jobs.doomed, jobs.dependencies",
+    " jobs.doomed, jobs.lane, jobs.dependencies",
     "{pinned}": "EXISTS (SELECT 1 FROM jobmill_edges AS pins WHERE pins.on_seq = jobs.seq)",
     "{blocks}": BLOCKS,
+    "{in_lane}": "lane IS NOT NULL AND (state = 'waiting' OR state = 'running')",
     "{edge}": "edges.job_seq, edges.number, edges.if_failed, jobs.seq, jobs.id, jobs.state, jobs.error",
 }
 _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
@@ -63,6 +65,17 @@ def sql_update(columns: tuple[str, ...], count: int) -> str:
     return (
         f"UPDATE OR FAIL jobmill_jobs AS jobs SET {sets} FROM (VALUES {values}) AS given WHERE jobs.seq = given.column1"
     )
+
+
+@functools.cache
+def sql_update_alike(columns: tuple[str, ...]) -> str:
+    """A statement that writes the same values to these columns of many jobs. Parameters: values, seqs as JSON.
+
+    Measured at 100 settlements a call, each of which releases one job: 93,300 instructions a job, with `sql_update`
+    107,700.
+    """
+    sets = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE OR FAIL jobmill_jobs SET {sets} WHERE seq IN (SELECT value FROM json_each(?))"
 
 
 def _rows(width: int, first: int, count: int) -> str:

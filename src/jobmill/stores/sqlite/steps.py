@@ -15,6 +15,7 @@ from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
 from jobmill.stores.sqlite.feed import publish
 from jobmill.stores.sqlite.flows import EdgesOfJob, add_edges, refuse_circle
+from jobmill.stores.sqlite.lanes import change_lanes_of, give_up_slots
 from jobmill.stores.sqlite.leases import held, locate
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def suspend(context: SqliteContext, done: Settlement) -> Settled:
         row = settlement_row(done, locate(context, done.lease), context.now_ms)
         if context.write_rows("settle", (context.now_ms,), [row]) != 1:
             raise NeedsCare
+        if done.lease.lane is not None:
+            give_up_slots(context, [(locate(context, done.lease), done)])
         _wait(context, done)
         publish(context, settlement_events(done, context.now_ms))
         context.wakes += 1
@@ -95,3 +98,5 @@ def _apply(context: SqliteContext, row: SubjectRow, change: Hold | Reschedule) -
     patch = decide(change, subject_of(row), context.now_ms)
     if isinstance(patch, Patch):
         context.update_job(row[0], patched_columns(patch, context.now_ms))
+        if patch.fields.get("held") is not None:
+            change_lanes_of(context, [row[0]])

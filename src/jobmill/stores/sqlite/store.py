@@ -28,6 +28,7 @@ from jobmill.stores.sqlite import (
     feed,
     flows,
     fsck,
+    lanes,
     purge,
     queues,
     read,
@@ -41,9 +42,11 @@ from jobmill.stores.sqlite.clock import ForwardClock, system_ms
 from jobmill.stores.sqlite.connection import translated_errors
 from jobmill.stores.sqlite.connection.open_file import OpenFile
 from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.lanes import fill
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
 
 if TYPE_CHECKING:
+    from jobmill.core.queue_settings import LaneChange, LaneSettings, QueueChange, QueueSettings
     from jobmill.core.values import Settlement
 
 T = TypeVar("T")
@@ -101,6 +104,8 @@ class SqliteStore:
         self._changes = 0
         #: Where the search for jobs continues whose dependencies have ended unnoticed.
         self._searched = flows.FIRST
+        #: Where the search for lanes with a free slot continues that nobody has given on.
+        self._searched_lanes = lanes.FIRST
         self._file: OpenFile | None = None
 
     @property
@@ -215,11 +220,28 @@ class SqliteStore:
         self._changes += 1
         return changed
 
+    async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
+        """See the port. Slots of many jobs are taken back in several transactions, so that others can write."""
+        settings = await self._write(lanes.configure, queue, change)
+        while await self._write(lanes.take_back, queue):
+            pass
+        return settings
+
+    async def configure_lane(self, queue: str, lane: str, change: LaneChange) -> LaneSettings:
+        """See the port."""
+        settings = await self._write(lanes.configure_lane, queue, lane, change)
+        while await self._write(lanes.take_back, queue):
+            pass
+        return settings
+
     async def flush_outbox(self, limit: int = 1_000) -> int:
         """See the port. Reads first, so that a call with nothing to do does not wait for the write lock."""
-        find = self._opened().reader.submit(lambda context: flows.find_unreleased(context, self._searched))
+        reader = self._opened().reader
+        find = reader.submit(lambda context: flows.find_unreleased(context, self._searched))
         unreleased, has_outbox, self._searched = await find
-        return await self._write(flows.flush_outbox, unreleased, limit) if unreleased or has_outbox else 0
+        released = await self._write(flows.flush_outbox, unreleased, limit) if unreleased or has_outbox else 0
+        free, self._searched_lanes = await reader.submit(lambda context: lanes.find_free(context, self._searched_lanes))
+        return released + (await self._write(lanes.fill_free, free) if free else 0)
 
     async def diagnose(self) -> list[Finding]:
         reader = self._opened().reader
@@ -234,7 +256,6 @@ class SqliteStore:
     extend = _written(extend.extend)
     report = _written(report.report)
     purge = _written(purge.purge)
-    configure = _written(queues.configure)
     publish = _written(feed.publish)
     record_usage = _written(usage.record_usage)
     record_step = _written(steps.record_step)
@@ -255,6 +276,7 @@ class SqliteStore:
     flow_counts = _read(flows.flow_counts)
     edges = _read(flows.edges)
     flows = _read(flows.flows)
+    lanes = _read(lanes.lanes)
     recorded = _read(steps.recorded)
 
     workers = _read(announce.workers)
@@ -275,4 +297,11 @@ class SqliteStore:
 
     def _write(self, function: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         refuse_deadlock(self.path)
-        return self._opened().writer.submit(lambda context: function(context, *args, **kwargs))
+
+        def run(context: SqliteContext) -> T:
+            answer = function(context, *args, **kwargs)
+            if context.changed_lanes:
+                fill(context)
+            return answer
+
+        return self._opened().writer.submit(run)

@@ -16,6 +16,7 @@ from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
+from jobmill.stores.sqlite.lanes import fill
 
 
 class _Open:
@@ -70,7 +71,9 @@ def enqueue_within(given: Any, path: Path, now_ms: int, new_jobs: Sequence[NewJo
         # A call that fails halfway leaves nothing behind, even if the caller commits.
         cursor.execute("SAVEPOINT jobmill_enqueue")
         try:
-            receipts = enqueue(SqliteContext(cursor, now_ms), new_jobs, within=True)
+            context = SqliteContext(cursor, now_ms)
+            receipts = enqueue(context, new_jobs, within=True)
+            fill(context)
         except BaseException:
             cursor.execute("ROLLBACK TO jobmill_enqueue")
             raise

@@ -74,10 +74,14 @@ from jobmill.testing.contract.exchange_settle import LostContract, SettleContrac
 from jobmill.testing.contract.explain import ExplainContract  # noqa: E402
 from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
 from jobmill.testing.contract.findings import FindingsContract  # noqa: E402
-from jobmill.testing.contract.flows import DependencyContract, FlowChangeContract  # noqa: E402
+from jobmill.testing.contract.flow_changes import FlowChangeContract  # noqa: E402
+from jobmill.testing.contract.flows import DependencyContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
 from jobmill.testing.contract.held import HoldContract  # noqa: E402
 from jobmill.testing.contract.hints import HintsContract  # noqa: E402
+from jobmill.testing.contract.lane_changes import LaneChangeContract  # noqa: E402
+from jobmill.testing.contract.lane_settings import LaneRacesContract, LaneSettingsContract  # noqa: E402
+from jobmill.testing.contract.lanes import LaneContract  # noqa: E402
 from jobmill.testing.contract.model import ModelContract  # noqa: E402
 from jobmill.testing.contract.order import ContentContract, OrderContract  # noqa: E402
 from jobmill.testing.contract.pin import PinContract  # noqa: E402
@@ -90,6 +94,7 @@ from jobmill.testing.contract.queues import (  # noqa: E402
 from jobmill.testing.contract.races import ProcessContract, ThreadRacesContract  # noqa: E402
 from jobmill.testing.contract.read import CountContract, FindContract, GetContract  # noqa: E402
 from jobmill.testing.contract.recurrence import RecurrenceContract  # noqa: E402
+from jobmill.testing.contract.recurrence_updates import RecurrenceUpdatesContract  # noqa: E402
 from jobmill.testing.contract.report import ReportContract  # noqa: E402
 from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
 from jobmill.testing.contract.seize import SeizeContract  # noqa: E402
@@ -122,6 +127,10 @@ __all__ = [
     "Harness",
     "HintsContract",
     "HoldContract",
+    "LaneChangeContract",
+    "LaneContract",
+    "LaneRacesContract",
+    "LaneSettingsContract",
     "LeaseEndContract",
     "LostContract",
     "ModelContract",
@@ -135,6 +144,7 @@ __all__ = [
     "ProcessHarness",
     "RateLimitContract",
     "RecurrenceContract",
+    "RecurrenceUpdatesContract",
     "ReportContract",
     "RetentionContract",
     "RunningLimitContract",
@@ -166,6 +176,10 @@ class StoreContract(
     RunningLimitContract,
     PauseContract,
     SettingsContract,
+    LaneRacesContract,
+    LaneSettingsContract,
+    LaneChangeContract,
+    LaneContract,
     RetentionContract,
     SignalContract,
     SuspendContract,
@@ -194,6 +208,7 @@ class StoreContract(
     AheadContract,
     ExtendContract,
     RecurrenceContract,
+    RecurrenceUpdatesContract,
     LostContract,
     SettleContract,
     LeaseEndContract,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import structs
 
 from jobmill.client.client import Client
 from jobmill.core.changes import Hold
-from jobmill.core.explain import CODES, Code, Reason
+from jobmill.core.durations import to_datetime
 from jobmill.core.flows import After
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Policy, Suspended
 from jobmill.core.lifecycle import settle as decide
+from jobmill.core.queue_settings import LaneChange, LaneRule
+from jobmill.core.reasons import CODES, Code, Reason
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import Tally
 from jobmill.core.values import Pause, QueueChange, RateLimit, after
 from jobmill.testing.contract.announce import card
 from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.lanes import laned
 from jobmill.testing.contract.support import (
     NAME,
     QUEUE,
@@ -100,9 +104,9 @@ class ExplainContract:
     async def test_code_held(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.store.announce(card(), [])
-        await harness.store.change([id], Hold(by="lane"))
+        await harness.store.change([id], Hold(by="rule"))
         (reason,) = await explained(harness, id, "held")
-        assert reason.evidence == {"by": ["lane"]}
+        assert reason.evidence == {"by": ["rule"]}
 
     async def test_code_held_by_jobs(self, harness: Harness) -> None:
         await harness.store.announce(card(), [])
@@ -238,6 +242,101 @@ class ExplainContract:
     async def test_code_ready(self, harness: Harness) -> None:
         await harness.store.announce(card(), [])
         await explained(harness, await put_one(harness.store), "ready")
+
+    async def test_code_lane_paused(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        id = await put_one(harness.store, laned())
+        pause = Pause(who="ada", note="unpaid", since_ms=harness.store.now())
+        await harness.store.configure_lane(QUEUE, "a", LaneChange(pause=pause))
+        (reason,) = await explained(harness, id, "lane_paused")
+        assert reason.evidence == {"lane": "a", "who": "ada", "note": "unpaid", "since_ms": pause.since_ms}
+        assert "paused by ada since" in reason.text
+        assert reason.text.endswith(": unpaid")
+        assert reason.remedy == f"resume it: jobmill queues lane {QUEUE} a --resume"
+        await harness.store.configure_lane(QUEUE, "a", LaneChange(pause=None))
+        await explained(harness, id, "ready")
+
+    async def test_code_lane_full(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(running=2)))
+        running, admitted, first, id = await put(harness.store, *[laned(lane="my lane") for _ in range(4)])
+        assert (await claim_one(harness.store)).job.id == running
+        (reason,) = await explained(harness, id, "lane_full")
+        counts = {"limit": 2, "running": 1, "admitted": 1, "ahead": 1}
+        assert reason.evidence == {"lane": "my lane", "jobs": [running, admitted], **counts}
+        text = "its lane 'my lane' has used its limit of 2: 1 running, 1 admitted; 1 more before this job"
+        assert reason.text == text
+        assert reason.remedy == f"raise it: jobmill queues lane {QUEUE} 'my lane' --running 4"
+        (reason,) = await explained(harness, first, "lane_full")
+        assert reason.evidence["ahead"] == 0
+        await explained(harness, admitted, "ready")
+
+    async def test_code_lane_rate(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(rate=RateLimit(1, 20_000))))
+        until_ms = harness.store.now() + 20_000
+        _, id = await put(harness.store, laned(), laned())
+        (reason,) = await explained(harness, id, "lane_rate")
+        assert reason.evidence == {
+            "lane": "a",
+            "until": msgspec.to_builtins(to_datetime(until_ms)),
+            "count": 1,
+            "per_ms": 20_000,
+            "ahead": 0,
+        }
+        assert "(1 per 20s) is used up until" in reason.text
+
+    async def test_code_lane_strict(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(running=1, strict=True)))
+        first, id = await put(harness.store, laned(), laned())
+        errored = Errored(error="MailError: no luck", delay_ms=30_000)
+        await end(harness.store, await claim_one(harness.store), errored, Policy(max_attempts=5))
+        (reason,) = await explained(harness, id, "lane_strict")
+        assert (reason.evidence["lane"], reason.evidence["job"]) == ("a", first)
+        assert (reason.evidence["attempt"], reason.evidence["error"]) == (2, "MailError: no luck")
+        assert "due in 30s" in reason.text
+        assert f"jobs cancel {first}" in str(reason.remedy)
+        await explained(harness, first, "retry_backoff")
+
+    async def test_code_lane_blocked_by_name(self, harness: Harness) -> None:
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(running=1)))
+        first, id = await put(harness.store, structs.replace(laned(), name="old"), laned())
+        await explained(harness, id, "lane_full", "no_worker")
+        await harness.store.announce(card(), [])
+        (reason,) = await explained(harness, id, "lane_blocked_by_name")
+        assert reason.evidence == {"lane": "a", "job": first, "name": "old", "names": [NAME]}
+        assert f"jobs remove {first}" in str(reason.remedy)
+        await explained(harness, first, "no_worker_for_name")
+        # A worker of another program may have the handler: it does not say.
+        await harness.store.announce(card("w2", system="other"), [])
+        await explained(harness, id, "lane_full")
+
+    async def test_a_job_of_a_lane_that_is_due_later(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(running=1)))
+        _, id, errored = await put(harness.store, laned(), laned(due=after(60_000)), laned(lane="b"))
+        (reason,) = await explained(harness, id, "not_due")
+        assert "due in 1m" in reason.text
+        other = next(one for one in await claim(harness.store) if one.job.id == errored)
+        await end(harness.store, other, Errored(error="no luck", delay_ms=30_000), Policy(max_attempts=5))
+        await explained(harness, errored, "retry_backoff")
+        await harness.store.configure_lane(QUEUE, "a", LaneChange(pause=Pause()))
+        await explained(harness, id, "not_due", "lane_paused")
+
+    async def test_a_lane_is_no_reason_while_something_else_holds_the_job(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        waits = structs.replace(laned(), after=(After("first"),), flow="f")
+        _, id = await put(harness.store, new("first"), waits)
+        await explained(harness, id, "held_by_jobs")
+        await harness.store.change([id], Hold(who="ada"))
+        await explained(harness, id, "held_by_person", "held_by_jobs")
+
+    async def test_lanes_come_before_queues(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await harness.store.configure(QUEUE, QueueChange(lanes=LaneRule(running=1), paused=True))
+        _, id = await put(harness.store, laned(), laned())
+        await explained(harness, id, "lane_full", "queue_paused")
 
     async def test_several_reasons_come_in_order(self, harness: Harness) -> None:
         await harness.store.announce(structs.replace(card(), queues=("reports",)), [])

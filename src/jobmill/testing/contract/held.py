@@ -103,17 +103,17 @@ class HoldContract:
 
     async def test_several_holders_must_all_release(self, harness: Harness) -> None:
         id = await put_one(harness.store)
-        await hold(harness, id, by="lane")
+        await hold(harness, id, by="rule")
         await hold(harness, id, who="ada", note="x")
         held = (await look(harness.store, id)).held
         assert held is not None
-        assert (held.by, held.who) == (("lane", "person"), "ada")
+        assert (held.by, held.who) == (("person", "rule"), "ada")
         assert (await harness.store.change([id], Release("person"))).ids == [id]
         held = (await look(harness.store, id)).held
         assert held is not None
-        assert (held.by, held.who, held.note) == (("lane",), None, None)
+        assert (held.by, held.who, held.note) == (("rule",), None, None)
         assert await claim(harness.store) == []
-        assert (await harness.store.change([id], Release("lane"))).ids == [id]
+        assert (await harness.store.change([id], Release("rule"))).ids == [id]
         assert await claim_ids(harness.store) == [id]
 
     async def test_holding_again_replaces_the_note(self, harness: Harness) -> None:
@@ -129,7 +129,7 @@ class HoldContract:
         free = await put_one(harness.store)
         assert "not held" in only_refused(await harness.store.change([free], Release()), free)
         await hold(harness, free)
-        assert "person" in only_refused(await harness.store.change([free], Release("lane")), free)
+        assert "person" in only_refused(await harness.store.change([free], Release("rule")), free)
         claimed = await started(harness.store, new(queue="other"))
         refusal = only_refused(await harness.store.change([claimed.job.id], Hold()), claimed.job.id)
         assert "running" in refusal

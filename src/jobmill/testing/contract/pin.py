@@ -121,7 +121,8 @@ class PinContract:
         assert (await enqueue_one(harness.store, updated)).status == "updated"
         job = await look(harness.store, id)
         assert job.held is not None
-        assert (job.held.due, job.payload) == (at(harness.store.now() + 5_000), "new")
+        due_ms = harness.store.now() + 5_000
+        assert (job.held.due, job.occurrence_ms, job.payload) == (at(due_ms), due_ms, "new")
         await harness.advance(3_600)
         assert await claim(harness.store) == []
         await harness.store.change([id], Release())

@@ -26,6 +26,7 @@ from jobmill.testing.contract.support import (
     settle,
     started,
     state_of,
+    wish,
 )
 
 KEY = "every-minute"
@@ -269,6 +270,19 @@ class RecurrenceContract:
         assert decided.state == "succeeded"
         job = await the_live_one(harness.store)
         assert (job.state, job.payload, job.due_ms, job.occurrence_ms, job.runs) == ("waiting", "new", due, due, 1)
+
+    async def test_the_call_that_settles_the_last_run_does_not_claim_the_job_that_an_update_continues(
+        self, harness: Harness
+    ) -> None:
+        ends_now = Recurrence(key=KEY, every_ms=1_000, until_ms=harness.store.now())
+        claimed = await started(harness.store, recurring(recurrence=ends_now))
+        await harness.advance(1)
+        await harness.store.enqueue([recurring("new")])
+        decided = decide(claimed, Succeeded(), DEFAULT_POLICY, harness.store.now())
+        assert decided.state == "succeeded"
+        exchanged = await harness.store.exchange([decided], wish())
+        assert (exchanged.settled, exchanged.claimed) == (["done"], [])
+        assert (await claim_one(harness.store)).job.payload == "new"
 
     async def test_a_run_with_an_update_meanwhile_is_counted(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring())

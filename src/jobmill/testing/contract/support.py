@@ -142,7 +142,7 @@ async def seize(store: Store, id: str, lease_ms: int = LEASE_MS, worker: str = "
     change = Seize(token=secrets.token_hex(16), worker=worker, lease_ms=lease_ms)
     assert (await store.change([id], change)).ids == [id]
     job = await look(store, id)
-    return Claimed(job, Lease(id, change.token, job.queue, job.name, store.now() + lease_ms))
+    return Claimed(job, Lease(id, change.token, job.queue, job.name, store.now() + lease_ms, None, job.lane))
 
 
 def readable(claimed: Sequence[object]) -> list[Claimed]:

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import Cancel, Hold, Release, Remove
+from jobmill.core.changes import Cancel, Hold, Release, Remove, Reschedule
 from jobmill.core.flows import After
 from jobmill.core.job import LIVE, JobOptions, Keep, State
 from jobmill.core.recurrence import recurrence
@@ -262,6 +262,14 @@ class UniquePolicyContract:
         assert receipt.created
         assert await state_of(harness.store, old) == "cancelled"
         assert [(one.job.id, one.job.payload) for one in await claim(harness.store)] == [(receipt.id, "new")]
+
+    async def test_a_new_job_can_take_the_place_of_one_that_is_held_with_a_delay(self, harness: Harness) -> None:
+        await put_one(harness.store, keyed(CANCEL, "old"))
+        for change in (Hold(), Reschedule(after(5_000))):
+            assert (await harness.store.change(["old"], change)).ids == ["old"]
+        assert await enqueue_one(harness.store, keyed(CANCEL, "new")) == Receipt("new", "created")
+        assert await state_of(harness.store, "old") == "cancelled"
+        assert await claim_ids(harness.store) == ["new"]
 
     async def test_a_cancelled_run_has_lost_its_lease(self, harness: Harness) -> None:
         running = await started(harness.store, keyed(CANCEL))

@@ -6,11 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import pytest
+from msgspec import structs
+
 from jobmill.core.changes import Cancel, Requeue, Reschedule
-from jobmill.core.values import QueueChange, after
+from jobmill.core.queue_settings import LaneRule
+from jobmill.core.values import QueueChange, Settlement, after
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
-from jobmill.testing.contract.support import QUEUE, new, put, put_one, second
+from jobmill.testing.contract.support import (
+    QUEUE,
+    claim,
+    new,
+    put,
+    put_one,
+    readable,
+    second,
+    settle,
+    succeed,
+    wish,
+)
 
 # A store that does not wake its waiters fails after this time; a correct one needs milliseconds.
 PATIENCE_S = 5
@@ -46,6 +61,40 @@ class WaitContract:
         id = await put_one(harness.store, new(due=after(FAR_MS)))
         waiter = asyncio.create_task(self._wait(harness.store))
         await self._until_done([waiter], lambda: harness.store.change([id], Reschedule(after(0))))
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    async def test_waiting_ends_when_a_lane_gives_slots_on(self, harness: Harness, slots: int) -> None:
+        """The next job of the lane may have a name that only a sleeping worker runs."""
+        store = harness.store
+        await store.configure(QUEUE, QueueChange(lanes=LaneRule(running=slots)))
+        await put(store, *[structs.replace(new(), lane="a") for _ in range(600)])
+        waiter = asyncio.create_task(self._wait(store))
+
+        async def end_all() -> None:
+            await settle(store, *map(succeed, await claim(store)))
+
+        await self._until_done([waiter], end_all)
+
+    async def test_waiting_ends_when_a_slot_goes_to_a_job_of_another_name(self, harness: Harness) -> None:
+        """The call that gives the slot claims a job of another lane."""
+        store = harness.store
+        await store.configure(QUEUE, QueueChange(lanes=LaneRule(running=1)))
+        jobs = [structs.replace(new(name=name), lane=f"{n}") for n in range(600) for name in ("send", "count")]
+        await put(store, *jobs)
+        settlements: list[Settlement] = []
+        # The first wait may end at once, so that the caller claims once more before it sleeps.
+        for _ in range(3):
+            await store.exchange([], wish(1, names=("nobody",)))
+            await store.wait_for_work((QUEUE,), store.now() + 20)
+        waiter = asyncio.create_task(self._wait(store))
+
+        async def run_one() -> None:
+            await harness.advance(0.001)
+            claimed = readable((await store.exchange(settlements, wish(1, names=("send",)))).claimed)
+            settlements[:] = [succeed(one) for one in claimed]
+            assert len(claimed) == 1
+
+        await self._until_done([waiter], run_one)
 
     async def test_waiting_ends_when_a_queue_is_resumed(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(paused=True))

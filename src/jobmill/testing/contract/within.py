@@ -6,11 +6,14 @@ import pytest
 from msgspec import structs
 
 from jobmill.core.flows import After
-from jobmill.core.values import EVERYTHING, NewJob, Receipt
+from jobmill.core.values import EVERYTHING, NewJob, Receipt, after
 from jobmill.errors import InvalidValue
 from jobmill.store import EnqueuesWithin
 from jobmill.testing.contract.harness import WithinHarness
+from jobmill.testing.contract.lanes import held_by, laned, rule
 from jobmill.testing.contract.support import (
+    QUEUE,
+    claim,
     claim_ids,
     claim_one,
     enqueue_one,
@@ -145,6 +148,51 @@ class WithinContract:
         await harness.commit(connection)
         assert [one.status for one in receipts] == ["exists", "exists"]
         assert [one.id for one in await harness.store.dependencies("then")] == ["first"]
+
+    # ------------------------------------------------------------------------------------------------ lanes
+
+    async def test_jobs_with_lanes_within_a_transaction_get_slots_after_the_commit(
+        self, harness: WithinHarness
+    ) -> None:
+        store = harness.store
+        await rule(store, 2)
+        connection = await harness.begin()
+        within = _within(harness)
+        await within.enqueue_within(connection, [laned(f"a{number}") for number in range(3)])
+        await within.enqueue_within(connection, [laned("b0", "b"), laned("late", "b", due=after(5_000))])
+        await harness.commit(connection)
+        claimed = await claim(store)
+        assert sorted(one.job.id for one in claimed) == ["a0", "a1", "b0"]
+        assert await held_by(store, "a0", "a2", "late") == [(), ("lane",), ("lane",)]
+        assert await settle(store, *map(succeed, claimed)) == ["done"] * 3
+        assert await claim_ids(store) == ["a2"]
+        await harness.advance(5)
+        assert await claim_ids(store) == ["late"]
+
+    async def test_a_full_lane_holds_a_job_of_a_transaction(self, harness: WithinHarness) -> None:
+        store = harness.store
+        await rule(store, 1)
+        running = await started(store, laned("first"))
+        connection = await harness.begin()
+        await _within(harness).enqueue_within(connection, [laned("second")])
+        await harness.commit(connection)
+        assert await claim_ids(store) == []
+        assert await settle(store, succeed(running)) == ["done"]
+        assert await claim_ids(store) == ["second"]
+
+    async def test_a_rolled_back_job_takes_no_slot(self, harness: WithinHarness) -> None:
+        store = harness.store
+        await rule(store, 1)
+        connection = await harness.begin()
+        await _within(harness).enqueue_within(connection, [laned("never"), laned("nor")])
+        await harness.rollback(connection)
+        assert await claim_ids(store) == []
+        assert await store.lanes(QUEUE) == []
+        await put(store, laned("first"), laned("second"))
+        claimed = await claim_one(store)
+        assert (claimed.job.id, await claim_ids(store)) == ("first", [])
+        assert await settle(store, succeed(claimed)) == ["done"]
+        assert await claim_ids(store) == ["second"]
 
 
 def _waits(id: str, *on: str) -> NewJob:

@@ -214,7 +214,17 @@ def _reaped(process: subprocess.Popen[bytes]) -> End:
     except ChildProcessError:
         return End(process.wait())
     process.returncode = os.waitstatus_to_exitcode(status)
-    return End(process.returncode, max_bytes(used.ru_maxrss))
+    return End(process.returncode, max_bytes(_own_maxrss(used.ru_maxrss)))
+
+
+def _own_maxrss(ru_maxrss: int) -> int:
+    """The memory that a process has used; 0 if that is unknown.
+
+    Until the process loads its program, it has the memory of this one. Linux counts that as well.
+    """
+    import resource  # Windows has none
+
+    return ru_maxrss if ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss else 0
 
 
 def _pipe(stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:

@@ -107,7 +107,7 @@ BEGIN
         SELECT FROM {schema}.jobs
         WHERE
             jobs.id = ANY (job_ids || own)
-            AND (jobs.created_ms <> now_ms OR (jobs.id = ANY (job_ids) AND (jobs.held LIKE '{"by":["jobs"]%') IS NOT TRUE))
+            AND (jobs.created_ms <> now_ms OR (jobs.id = ANY (job_ids) AND (jobs.held LIKE '{"by":["jobs"%') IS NOT TRUE))
     ) OR EXISTS (
         SELECT FROM {schema}.edges
         WHERE

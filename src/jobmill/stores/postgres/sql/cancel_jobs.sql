@@ -12,6 +12,10 @@ BEGIN
     WITH gone AS (
         DELETE FROM {schema}.jobs USING unnest(these, dues, expireses, lasts) AS patch (this, due, expires, last)
         WHERE jobs.id = patch.this RETURNING jobs.*, patch.due, patch.expires, patch.last
+    ),
+
+    marked AS (
+        INSERT INTO {schema}.lane_marks (queue, lane) SELECT DISTINCT gone.queue, gone.lane FROM gone WHERE gone.slot = 0
     )
 
     INSERT INTO {schema}.history (

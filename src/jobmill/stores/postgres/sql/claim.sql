@@ -33,6 +33,9 @@ DECLARE
     its_dues bigint[];
     its_seqs bigint[];
     takes integer[];
+    -- Where the jobs are that were found, and of those that another worker has lost, what to say, by id.
+    places tid[];
+    lost jsonb;
     is_new boolean;
     due bigint;
     -- The first end of a lease that holds now.
@@ -168,17 +171,21 @@ BEGIN
             ) AS share ON share.n = line.n;
         END IF;
 
-        IF limited AND setting.running_limit IS NOT NULL THEN
+        {due_jobs};
+        IF places IS NULL THEN
+            got := 0;
+        ELSIF limited AND setting.running_limit IS NOT NULL THEN
             RETURN QUERY
-            WITH found AS MATERIALIZED ({due_jobs}), taken AS ({lease_found}), noted AS (
+            WITH taken AS ({lease_found}), noted AS (
                 INSERT INTO {schema}.running (queue, id) SELECT this_queue, taken.id FROM taken ON CONFLICT DO NOTHING
             )
 
             SELECT * FROM taken;
+            GET DIAGNOSTICS got = ROW_COUNT;
         ELSE
-            RETURN QUERY WITH found AS MATERIALIZED ({due_jobs}) {lease_found};
+            RETURN QUERY {lease_found};
+            GET DIAGNOSTICS got = ROW_COUNT;
         END IF;
-        GET DIAGNOSTICS got = ROW_COUNT;
         open_n := open_n - got;
         IF limited AND setting.rate_count IS NOT NULL AND got > 0 THEN
             UPDATE {schema}.queues AS known SET
@@ -202,13 +209,15 @@ BEGIN
         IF open_n = 0 THEN
             due := now_ms;
         ELSE
-            SELECT nullif(min(ahead.due_ms), {never_ms}) INTO due
+            SELECT min(ahead.due_ms) INTO due
             FROM unnest(its_names, its_priorities, its_dues, its_seqs) AS line (name, priority, due_ms, seq)
             CROSS JOIN LATERAL (
                 SELECT jobs.due_ms FROM {schema}.jobs
                 WHERE
                     jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
                     AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq) AND jobs.lease_until_ms = 0
+                    -- Each job that a lane has held leaves an entry there.
+                    AND jobs.due_ms < {never_ms}
                 ORDER BY jobs.due_ms, jobs.seq LIMIT 1
             ) AS ahead;
         END IF;

@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION {schema}.enqueue_by_policy(
     at_ms bigint, told boolean, inside boolean, ids text[], queues text[], names text[], priorities integer[],
     dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[],
     awaiteds boolean[], dos text[], owners text[], versions text[], moves boolean[], owner_dues bigint[],
-    expireses bigint[], lasts integer[], leavings boolean[], fors bigint[]
+    expireses bigint[], lasts integer[], leavings boolean[], fors bigint[], lanes text[] DEFAULT '{}'
 ) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -23,6 +23,7 @@ DECLARE
     cancelled record;
     took text[];
     made text[];
+    moved record;
 BEGIN
     IF NOT told AND EXISTS (SELECT FROM {schema}.queues AS known WHERE known.feed AND known.queue = ANY (queues)) THEN
         RETURN QUERY SELECT 0, NULL::text, 'feed';
@@ -46,9 +47,17 @@ BEGIN
     UPDATE {schema}.jobs SET
         payload = one.payload, updated_ms = now_ms,
         due_ms = CASE
-            WHEN one.move AND jobs.held IS NULL THEN coalesce(one.due_ms, now_ms + one.delay_ms) ELSE jobs.due_ms
+            WHEN NOT one.move OR jobs.held IS NOT NULL THEN jobs.due_ms
+            WHEN jobs.lane IS NOT NULL THEN {never_ms}
+            ELSE coalesce(one.due_ms, now_ms + one.delay_ms)
         END,
-        held = CASE WHEN one.move THEN {held_with_due} ELSE jobs.held END
+        held = CASE
+            WHEN NOT one.move THEN jobs.held
+            -- It gives up its slot.
+            WHEN jobs.held IS NULL AND jobs.lane IS NOT NULL
+                THEN '{"by":["lane"],"due":{"at_ms":' || coalesce(one.due_ms, now_ms + one.delay_ms) || '}}'
+            ELSE {held_with_due}
+        END
     FROM unnest(dos, owners, sames, payloads, moves, dues, delays)
         AS one (do_, owner, is_same, payload, move, due_ms, delay_ms)
     WHERE one.do_ = 'replace' AND one.is_same AND jobs.id = one.owner;
@@ -94,13 +103,13 @@ BEGIN
     WITH numbered AS MATERIALIZED (
         SELECT nextval(pg_get_serial_sequence('{schema}.jobs', 'seq')) AS seq, given.*
         FROM (
-            SELECT one.*
+            SELECT one.*, {new_lane_joined} AS joined_ms
             FROM unnest(
                 ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses, awaiteds, dos,
-                sames, fors
+                sames, fors, lanes
             ) WITH ORDINALITY AS one (
                 id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, is_awaited, do_,
-                is_same, for_ms, n
+                is_same, for_ms, lane, n
             )
             WHERE
                 (one.do_ = 'insert' AND (one.for_ms IS NULL OR one.id IN (SELECT unnest(took))))
@@ -112,11 +121,14 @@ BEGIN
     inserted AS (
         INSERT INTO {schema}.jobs (
             seq, id, queue, name, priority, due_ms, created_ms, updated_ms, payload, unique_key, tenant, options,
-            has_dependents
+            has_dependents, lane, held, slot, joined_ms
         ) OVERRIDING SYSTEM VALUE
         SELECT
-            one.seq, one.id, one.queue, one.name, one.priority, coalesce(one.due_ms, now_ms + one.delay_ms), now_ms, now_ms,
-            one.payload, one.unique_key, one.tenant, one.options, nullif(one.is_awaited, false)
+            one.seq, one.id, one.queue, one.name, one.priority,
+            CASE WHEN one.joined_ms IS NULL THEN coalesce(one.due_ms, now_ms + one.delay_ms) ELSE {never_ms} END, now_ms,
+            now_ms, one.payload, one.unique_key, one.tenant, one.options, nullif(one.is_awaited, false), one.lane,
+            '{"by":["lane"],"due":{"at_ms":' || one.joined_ms || '}}',
+            CASE WHEN one.joined_ms <= now_ms THEN -1 WHEN one.joined_ms > now_ms THEN -2 END, one.joined_ms
         FROM numbered AS one
         ORDER BY {schema}.key_hash(one.unique_key), one.queue COLLATE "C", one.name COLLATE "C"
         ON CONFLICT DO NOTHING
@@ -136,6 +148,18 @@ BEGIN
     WHERE taken_keys.id = ANY (ARRAY(SELECT unnest(took) EXCEPT SELECT unnest(made)));
     IF inside THEN
         PERFORM {schema}.wake(queues);
+    END IF;
+    SELECT array_agg(one.queue) AS queues, array_agg(one.lane) AS lanes INTO moved
+    FROM (
+        SELECT given.queue, given.lane FROM unnest(queues, lanes) AS given (queue, lane)
+        UNION ALL
+        SELECT jobs.queue, jobs.lane FROM {schema}.jobs WHERE jobs.id = ANY (owners)
+    ) AS one
+    WHERE one.lane IS NOT NULL;
+    IF moved.lanes IS NOT NULL AND {schema}.lanes_joined(now_ms, told, inside, moved.queues, moved.lanes) THEN
+        -- The caller does not know the lanes of the owners.
+        PERFORM {schema}.lanes_joined(now_ms, told, true, moved.queues, moved.lanes);
+        RETURN QUERY SELECT 0, NULL::text, 'look';
     END IF;
     RETURN QUERY
     SELECT

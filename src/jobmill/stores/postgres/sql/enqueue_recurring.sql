@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION {schema}.enqueue_recurring(
     at_ms bigint, told boolean, inside boolean, home bigint, given_id text, given_queue text, given_name text,
     given_priority integer, given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text,
-    given_options text, given_recurrence text, keeps_due boolean
+    given_options text, given_recurrence text, keeps_due boolean, given_lane text DEFAULT NULL
 ) RETURNS TABLE (id text, how text) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -16,6 +16,7 @@ DECLARE
     pin text := '%,"pinned":true%';
     given_rule text := replace(given_recurrence, mark, '');
     owner record;
+    joined bigint := CASE WHEN given_lane IS NOT NULL THEN greatest(due, now_ms) END;
 BEGIN
     IF home IS NOT NULL THEN
         IF home IS DISTINCT FROM {home} THEN
@@ -42,7 +43,7 @@ BEGIN
             RETURN;
         END IF;
         SELECT
-            jobs.id, jobs.recurrence IS NOT NULL AS recurs,
+            jobs.id, jobs.queue, jobs.lane, jobs.recurrence IS NOT NULL AS recurs,
             jobs.recurrence LIKE pin AS is_pinned, (keeps_due OR jobs.recurrence LIKE pin) AND jobs.payload = given_payload
             AND jobs.recurrence = {schema}.restated(jobs.recurrence, given_recurrence) AS has_all
         INTO owner
@@ -61,35 +62,60 @@ BEGIN
                     recurrence = {schema}.restated(jobs.recurrence, given_recurrence),
                     (due_ms, slot_ms, revision, held) = (
                         SELECT
-                            CASE WHEN same OR jobs.held IS NOT NULL THEN jobs.due_ms ELSE due END,
+                            CASE
+                                WHEN same OR jobs.held IS NOT NULL THEN jobs.due_ms
+                                WHEN moves THEN {never_ms}
+                                ELSE due
+                            END,
                             CASE WHEN same THEN jobs.slot_ms ELSE due END,
                             coalesce(jobs.revision, 0) + CASE WHEN same THEN 0 ELSE 1 END,
-                            CASE WHEN same THEN jobs.held ELSE {held_until} END
+                            CASE
+                                WHEN same THEN jobs.held
+                                WHEN moves THEN '{"by":["lane"],"due":{"at_ms":' || due || '}}'
+                                ELSE {held_until}
+                            END
                         FROM (
                             SELECT
                                 jobs.recurrence LIKE pin
-                                OR (keeps_due AND replace(jobs.recurrence, mark, '') = given_rule) AS same
+                                OR (keeps_due AND replace(jobs.recurrence, mark, '') = given_rule) AS same,
+                                -- It gives up its slot.
+                                jobs.lane IS NOT NULL AND jobs.held IS NULL AND jobs.lease_until_ms = 0 AS moves
                         ) AS compared
                     )
                 WHERE jobs.id = owner.id AND jobs.recurrence IS NOT NULL
                 RETURNING jobs.recurrence LIKE pin INTO owner.is_pinned;
                 CONTINUE WHEN NOT FOUND;
+                IF owner.lane IS NOT NULL AND {schema}.lanes_joined(
+                    now_ms, told, inside, ARRAY[owner.queue], ARRAY[owner.lane]
+                ) THEN
+                    -- The caller does not know this lane.
+                    PERFORM {schema}.lanes_joined(now_ms, told, true, ARRAY[owner.queue], ARRAY[owner.lane]);
+                    RETURN QUERY SELECT NULL::text, 'look';
+                END IF;
             END IF;
             RETURN QUERY SELECT owner.id, CASE WHEN owner.is_pinned THEN 'pinned' ELSE 'updated' END;
             RETURN;
         END IF;
         INSERT INTO {schema}.jobs (
             id, queue, name, priority, due_ms, created_ms, updated_ms, payload, unique_key, tenant, options,
-            recurrence, revision, slot_ms, runs, failed_runs
+            recurrence, revision, slot_ms, runs, failed_runs, lane, held, slot, joined_ms
         ) VALUES (
-            given_id, given_queue, given_name, given_priority, due, now_ms, now_ms, given_payload, given_key,
-            given_tenant, given_options, given_recurrence, 0, due, 0, 0
+            given_id, given_queue, given_name, given_priority, CASE WHEN joined IS NULL THEN due ELSE {never_ms} END,
+            now_ms, now_ms, given_payload, given_key,
+            given_tenant, given_options, given_recurrence, 0, due, 0, 0, given_lane,
+            '{"by":["lane"],"due":{"at_ms":' || joined || '}}',
+            CASE WHEN joined <= now_ms THEN -1 WHEN joined > now_ms THEN -2 END, joined
         ) ON CONFLICT DO NOTHING;
         IF FOUND THEN
             PERFORM {schema}.check_not_ended(ARRAY[given_id]);
             IF EXISTS (SELECT FROM {schema}.history WHERE history.id = given_id) THEN
                 DELETE FROM {schema}.jobs WHERE jobs.id = given_id;
                 CONTINUE;
+            END IF;
+            IF given_lane IS NOT NULL AND {schema}.lanes_joined(
+                now_ms, told, inside, ARRAY[given_queue], ARRAY[given_lane]
+            ) THEN
+                RETURN QUERY SELECT NULL::text, 'look';
             END IF;
             RETURN QUERY SELECT given_id, 'created';
             RETURN;

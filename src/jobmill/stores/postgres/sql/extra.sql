@@ -4,9 +4,10 @@ CASE
     WHEN (
         jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,
         jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held, jobs.unstarted, jobs.flow, jobs.dependencies,
-        jobs.waits_for
+        jobs.waits_for, jobs.lane
     ) IS NULL THEN NULL
-    ELSE coalesce('"options":' || jobs.options || ',', '')
+    ELSE coalesce('"lane":' || to_json(jobs.lane)::text || ',', '')
+        || coalesce('"options":' || jobs.options || ',', '')
         || coalesce('"result_json":' || jobs.result || ',', '')
         || coalesce('"progress":' || jobs.progress || ',', '')
         || coalesce('"attempts":' || coalesce(jobs.attempts, jobs.tracebacks) || ',', '')

@@ -13,7 +13,8 @@ BEGIN
         AND NOT EXISTS (SELECT FROM {schema}.edges WHERE edges.on_id = history.id);
 END $$;
 
--- Delete edges of jobs that have left the store, at most `most` (NULL: all); how many.
+-- Delete edges of jobs that have left the store, at most `most` (NULL: all); how many. With `most`, it passes over edges that
+-- somebody sets now: their order of locks is not always this one, and the next call finds them.
 CREATE OR REPLACE FUNCTION {schema}.drop_edges(these text[], most bigint) RETURNS bigint LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -21,9 +22,14 @@ DECLARE
     number bigint;
     freed text[];
 BEGIN
+    IF most IS NULL THEN
+        PERFORM FROM {schema}.edges
+        WHERE edges.job_id = ANY (these) ORDER BY edges.on_id, edges.job_id, edges.number FOR UPDATE;
+    END IF;
     WITH chosen AS MATERIALIZED (
         SELECT edges.ctid AS place FROM {schema}.edges
-        WHERE edges.job_id = ANY (these) ORDER BY edges.on_id, edges.job_id, edges.number LIMIT most FOR UPDATE
+        WHERE edges.job_id = ANY (these) ORDER BY edges.on_id, edges.job_id, edges.number LIMIT most
+        FOR UPDATE SKIP LOCKED
     ),
 
     gone AS (
@@ -67,7 +73,13 @@ BEGIN
     END IF;
     WITH live AS (
         DELETE FROM {schema}.jobs WHERE jobs.id = ANY (these)
-        RETURNING jobs.id, jobs.log_lines, jobs.has_records, jobs.dependencies, jobs.has_dependents
+        RETURNING
+            jobs.id, jobs.log_lines, jobs.has_records, jobs.dependencies, jobs.has_dependents, jobs.queue, jobs.lane,
+            jobs.slot
+    ),
+
+    marked AS (
+        INSERT INTO {schema}.lane_marks (queue, lane) SELECT DISTINCT live.queue, live.lane FROM live WHERE live.slot = 0
     ),
 
     final AS (

@@ -5,7 +5,9 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 BEGIN
     UPDATE {schema}.jobs SET
         held = CASE
-            WHEN jobs.held IS NULL THEN '{"by":["jobs"],"due":{"at_ms":' || jobs.due_ms || '}}'
+            WHEN jobs.held IS NULL
+                THEN CASE WHEN jobs.lane IS NULL THEN '{"by":["jobs"]' ELSE '{"by":["jobs","lane"]' END
+                    || ',"due":{"at_ms":' || jobs.due_ms || '}}'
             ELSE '{"by":["jobs",' || substr(jobs.held, 8)
         END,
         due_ms = {never_ms}, doomed = NULL, updated_ms = now_ms

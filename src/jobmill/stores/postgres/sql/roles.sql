@@ -7,8 +7,8 @@
 --   {producer}    may enqueue, with the client and with SQL; it cannot read other jobs
 --   {reader}      may read jobs, results, logs, queues, announced workers and the audit log
 --   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge, announce itself, audit; and
---                 pause and resume queues, as a handler does whose API refuses calls
---   {admin}       may do the same, and set limits and feeds of queues
+--                 pause and resume queues and lanes, as a handler does whose API refuses calls
+--   {admin}       may do the same, and set limits of queues and lanes, and feeds of queues
 --
 -- No role may change the schema; only its owner may. Grant rights on a jobs table (--jobs-table) as on any table of
 -- yours; its triggers need no rights of the role that inserts.
@@ -46,7 +46,8 @@ BEGIN
         WHERE
             pg_proc.pronamespace = '{schema}'::regnamespace
             AND pg_proc.proname IN (
-                'enqueue', 'enqueue_jobs', 'enqueue_recurring', 'enqueue_edges', 'key_owners', 'enqueue_by_policy', 'wake'
+                'enqueue', 'enqueue_jobs', 'enqueue_recurring', 'enqueue_edges', 'key_owners', 'enqueue_by_policy', 'wake',
+                'note_lanes', 'fill_marked'
             )
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {producer}', one);
@@ -60,29 +61,34 @@ GRANT SELECT
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.queues, {schema}.usage, {schema}.workers,
     {schema}.tallies, {schema}.audit, {schema}.edges, {schema}.outbox, {schema}.dropped, {schema}.steps,
-    {schema}.signals
+    {schema}.signals, {schema}.lanes
 TO {reader};
 GRANT EXECUTE
 ON FUNCTION {schema}.depths(bigint, text[], integer), {schema}.payload_has(text, text)
 TO {reader};
 
--- To run jobs. In queues a worker counts claims and events, and writes pauses.
+-- To run jobs. In queues and lanes a worker counts claims and events, and writes pauses.
 GRANT SELECT, INSERT, UPDATE, DELETE
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers,
     {schema}.workers, {schema}.tallies, {schema}.edges, {schema}.outbox, {schema}.dropped, {schema}.steps,
-    {schema}.signals, {schema}.taken_keys
+    {schema}.signals, {schema}.taken_keys, {schema}.lane_marks
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT
-SELECT, INSERT (queue), UPDATE (paused, pause, window_ends_ms, window_used, last_event)
+SELECT, INSERT (queue), UPDATE (paused, pause, window_ends_ms, window_used, last_event, lane_review)
 ON {schema}.queues
+TO {worker};
+GRANT
+SELECT, DELETE, INSERT (queue, lane, pause, window_ends_ms, window_used, again_ms, review_ms),
+UPDATE (pause, window_ends_ms, window_used, again_ms, review_ms)
+ON {schema}.lanes
 TO {worker};
 GRANT SELECT, INSERT, DELETE ON {schema}.rewinds, {schema}.audit TO {worker}, {admin};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
 
 -- To configure queues, and to delete usage records.
-GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.queues TO {admin};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.queues, {schema}.lanes TO {admin};
 GRANT UPDATE, DELETE ON {schema}.usage TO {admin};
 
 COMMIT;

@@ -1,7 +1,7 @@
 -- Settle jobs that end, under the guard: they move to the history, or are deleted where they are not kept.
 -- An array in which no job has a value may be empty. `tracebackses` has attempts, as JSON. Returns the ids that were
 -- settled, and of these `awaited`, which other jobs wait for (NULL: none), with their states (NULL: of a job that has failed; of all, if
--- all have succeeded). Those stay in the history as long as their dependents; the column says it, and not the lease: edges
+-- all have succeeded). `freed_x`: where those stood that had slots of lanes (NULL: none). The awaited ones stay in the history as long as their dependents; the column says it, and not the lease: edges
 -- may be younger than that.
 --
 -- Without `states`, all jobs are plain successes: they have no errors, crashes or runs, and all are kept alike, by the one
@@ -11,7 +11,9 @@
 CREATE OR REPLACE FUNCTION {schema}.settle_final(
     now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
-    last_errors text[], revisions integer[], OUT done text[], OUT awaited text[], OUT awaited_states text[]
+    last_errors text[], revisions integer[], OUT done text[], OUT awaited text[], OUT awaited_states text[],
+    OUT freed_queues text[], OUT freed_lanes text[], OUT freed_priorities integer[], OUT freed_joineds bigint[],
+    OUT freed_seqs bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -21,7 +23,9 @@ BEGIN
         WITH gone AS (
             DELETE FROM {schema}.jobs USING unnest(ids, tokens, results) AS ended (given_id, given_token, final_result)
             WHERE jobs.id = ended.given_id AND jobs.token = ended.given_token AND jobs.lease_until_ms > now_ms
-            RETURNING {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, ended.final_result
+            RETURNING
+                {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, ended.final_result, slot, joined_ms,
+                seq
         ),
 
         kept AS (
@@ -38,8 +42,12 @@ BEGIN
             FROM gone
         )
 
-        SELECT coalesce(array_agg(gone.id), '{}'), array_agg(gone.id) FILTER (WHERE gone.has_dependents)
-        INTO done, awaited FROM gone;
+        SELECT
+            coalesce(array_agg(gone.id), '{}'), array_agg(gone.id) FILTER (WHERE gone.has_dependents),
+            array_agg(gone.queue) FILTER (WHERE gone.slot = 0), array_agg(gone.lane) FILTER (WHERE gone.slot = 0),
+            array_agg(gone.priority) FILTER (WHERE gone.slot = 0),
+            array_agg(gone.joined_ms) FILTER (WHERE gone.slot = 0), array_agg(gone.seq) FILTER (WHERE gone.slot = 0)
+        INTO done, awaited, freed_queues, freed_lanes, freed_priorities, freed_joineds, freed_seqs FROM gone;
         RETURN;
     END IF;
 
@@ -58,7 +66,7 @@ BEGIN
         RETURNING
             {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, ended.final_state, ended.final_errors,
             ended.final_crashes, ended.final_result, ended.final_error, ended.final_attempts, ended.age_ms,
-            ended.keep_last, ended.final_runs, ended.final_failed_runs, ended.final_last_error
+            ended.keep_last, ended.final_runs, ended.final_failed_runs, ended.final_last_error, slot, joined_ms, seq
     ),
 
     kept AS (
@@ -90,8 +98,13 @@ BEGIN
             WHERE
                 (age_ms <= 0 OR keep_last <= 0) AND has_dependents IS NULL
                 AND NOT (log_lines, has_records, dependencies) IS NULL
-        )
-    INTO done, awaited, awaited_states, leftover FROM gone;
+        ),
+        array_agg(gone.queue) FILTER (WHERE gone.slot = 0), array_agg(gone.lane) FILTER (WHERE gone.slot = 0),
+        array_agg(gone.priority) FILTER (WHERE gone.slot = 0),
+        array_agg(gone.joined_ms) FILTER (WHERE gone.slot = 0), array_agg(gone.seq) FILTER (WHERE gone.slot = 0)
+    INTO
+        done, awaited, awaited_states, leftover, freed_queues, freed_lanes, freed_priorities, freed_joineds, freed_seqs
+    FROM gone;
     IF leftover IS NOT NULL THEN
         PERFORM {schema}.forget(leftover);
     END IF;

@@ -25,8 +25,8 @@ local verbs = {cancel = cancel}
 local function begin_scheduler_again(id, h)
   local opts = decoded(h.opts)
   local rule = type(opts['repeat']) == 'table' and opts['repeat'] or {}
-  local data, jmr = unpack(call('HMGET', job_key(id), 'data', 'jmr'))
-  local rest = {jmr = jmr or '{}', jmo = h.jmo}
+  local data, jmr, lane = unpack(call('HMGET', job_key(id), 'data', 'jmr', 'jmz'))
+  local rest = {jmr = jmr or '{}', jmo = h.jmo, jmz = lane or nil}
   for _, field in ipairs({'pattern', 'tz', 'every', 'endDate', 'limit'}) do
     rest[field] = rule[field]
   end
@@ -52,7 +52,9 @@ end
 local function our_child_back(child, parent_key, parent)
   local state, set = state_of(parent)
   if set == 'waiting-children' and call('HEXISTS', parent_key, 'defa') == 0 then
-    reopen(child, parent_key)
+    if not (lanes_rule and lanes.stands(parent)) then
+      reopen(child, parent_key)
+    end
   elseif state == 'waiting' and call('HEXISTS', parent_key, 'defa') == 1
     and call('ZSCORE', parent_key .. ':unsuccessful', child) then
     reopen(child, parent_key)
@@ -60,6 +62,9 @@ local function our_child_back(child, parent_key, parent)
       return  -- it must fail because of another one
     end
     call('HDEL', parent_key, 'defa')
+    if set == 'waiting-children' and lanes_rule and lanes.stands(parent) then
+      hold_until(parent, now)
+    end
     if set ~= 'waiting-children' then
       local h = call('HMGET', parent_key, 'jmd', 'timestamp')
       local score = set == 'delayed' and call('ZSCORE', Q .. ':delayed', parent)
@@ -191,6 +196,10 @@ end
 
 function verbs.reprioritize(id, h, set, p)
   call('HSET', job_key(id), 'priority', p.priority, 'jmu', now)
+  local lane = lane_of(id)
+  if lane then
+    lanes.reprioritize(id, lane, p.priority)
+  end
   if set == 'wait' or set == 'prioritized' then
     take_out(id, set)
     to_waiting(id, p.priority)
@@ -273,6 +282,10 @@ function verbs.seize(id, h, set, p)
     -- It was held.
     call('HSET', job_key(id), 'jmd', p.due, unpack(p.due > now and {'jms', p.due} or {}))
     end_hold(id)
+  end
+  local lane = lane_of(id)
+  if lane then
+    lanes.take_slot(id, lane)
   end
   call('SREM', Q .. ':stalled', id)
   call('HSET', job_key(id), 'processedOn', now, 'pb', p.worker, 'ats', (tonumber(h.ats) or 0) + 1, 'delay', 0)

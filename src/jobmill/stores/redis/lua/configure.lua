@@ -1,5 +1,7 @@
--- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil, wakes: a limit changed.
--- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, jmpause, as they are now.
+-- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil, wakes: a limit changed,
+-- lane_rule: the rule for lanes in JSON, "" for none, nil if it does not change; max_lanes: how many lanes follow it at once.
+-- Returns: how many lanes follow a new rule now, whether there are more; and
+-- paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, jmpause, jmlanes, as they are now.
 --- include request
 --- include events
 
@@ -40,5 +42,15 @@ if ask.wakes then
   concurrency = tonumber(call('HGET', meta_key, 'concurrency'))
   waiting_grew = is_job_waiting()
 end
+local done, more = 0, false
+if ask.lane_rule and ask.lane_rule ~= (meta[9] or '') then
+--- include lane_module
+  call('HSET', meta_key, 'jmlanes', ask.lane_rule)
+  lanes_rule = ask.lane_rule
+  call('ZADD', Q .. ':jobmill:lanes:watch', 'NX', now_text, '')
+  call('SET', Q .. ':jobmill:lanes:sweep', '')
+  done, more = lanes.sweep(ask.max_lanes)
+end
 set_markers()
-return call('HMGET', meta_key, 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed', 'jmpause')
+return {done, more and 1 or 0, unpack(call('HMGET', meta_key, 'paused', 'concurrency', 'max', 'duration',
+  'opts.maxLenEvents', 'jmfeed', 'jmpause', 'jmlanes'))}

@@ -1,5 +1,5 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
--- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
+-- ask: plain [[id, token, result, age: 0 is the default retention; and of a job with a lane: lane, position]], settle [settlement], not_these [id],
 --   claim {n, token, ahead: whether it is a claim ahead, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
 --   scan: how many to read, or nil for 1,000, first_end: the first end of a lease, or nil}
 --   texts: see flows.lua
@@ -23,6 +23,9 @@ end
 -- 1. Jobs of ours that succeeded at their first attempt and have no keys: all of them in a few steps. Measured with 50 in a
 -- call: 21 us a job, one by one 32.
 local freed = {}  -- jobs that waited for one of these, and for no other one any more
+if lanes_rule then
+--- include lane_module
+end
 if #plain > 0 then
   local locks, children = {}, {}
   for i = 1, #plain do
@@ -32,10 +35,10 @@ if #plain > 0 then
   end
   local values = call('MGET', unpack(locks))
   local has_children = call('EXISTS', unpack(children)) > 0
-  local done_locks, done, scored, expiring, by_parent = {}, {}, {}, {}, {}
+  local done_locks, done, scored, expiring, by_parent, slots, owners = {}, {}, {}, {}, {}, {}, {}
   for i = 1, #plain do
     local s = plain[i]
-    local id, token, result, age = s[1], s[2], s[3], s[4]
+    local id, token, result, age, lane = s[1], s[2], s[3], s[4], s[5]
     local key, value, n = P .. id, values[i], #token
     -- Read now: a flow may have got the job while it ran.
     local parent = redis.pcall('HGET', key, 'parentKey')
@@ -51,7 +54,16 @@ if #plain > 0 then
     elseif call('LREM', ACTIVE, -1, id) == 0 then
       plain_answers[i] = 'lost'
     else
-      call('HSET', key, 'finishedOn', now_text, 'returnvalue', result, 'atm', '1')
+      if lane and lanes_rule then
+        call('HSET', key, 'finishedOn', now_text, 'returnvalue', result, 'atm', '1', 'jmj', s[6] .. '-')
+        slots[#slots + 1] = lanes.slot_of(lane, s[6] .. id)
+        if not owners[lane] then
+          owners[#owners + 1] = lane
+        end
+        owners[lane] = (owners[lane] or 0) + 1
+      else
+        call('HSET', key, 'finishedOn', now_text, 'returnvalue', result, 'atm', '1')
+      end
       if parent then
         local told = by_parent[parent] or {}
         by_parent[parent] = told
@@ -80,6 +92,9 @@ if #plain > 0 then
   end
   if #expiring > 0 then
     call('ZADD', Q .. ':jobmill:expiry', unpack(expiring))
+  end
+  if #slots > 0 then
+    lanes.free(slots, owners)
   end
   -- As tell() in flows.lua, for all jobs that one waits for.
   local told_all, pending_keys = {}, {}
@@ -110,8 +125,11 @@ if #plain > 0 then
   end
   -- One command says so where all of them have more dependencies, or none has.
   local still_wait = #told_all > 0 and call('EXISTS', unpack(pending_keys))
-  for i = 1, still_wait == #told_all and 0 or #told_all do
-    if still_wait == 0 or call('EXISTS', pending_keys[i]) == 0 then
+  for i = 1, #told_all do
+    local count = still_wait == 0 and 0 or call('SCARD', pending_keys[i])
+    -- One that only its lane holds now has a latch: see held.lua.
+    if count == 0 or count == 1 and call('SISMEMBER', pending_keys[i],
+      string.match(told_all[i], '^(.*):[^:]*$') .. ':jobmill:hold') == 1 then
       freed[#freed + 1] = told_all[i]
     end
   end
@@ -119,6 +137,10 @@ end
 local has_released = false
 if #freed > 0 and not (paused or feed_on) then
 --- include freed
+end
+
+if lanes_rule and c and #others + #freed == 0 then
+  lanes.advance(c.n)
 end
 
 -- 2. A claim from a queue without pause, limits and feed, while no delayed job is due and the next jobs have names that this
@@ -139,7 +161,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #freed == 0 and #ask.not_th
   for i = 1, #ids do
     local id = ids[i]
     local h = redis.pcall('HGETALL', P .. id)
-    local name, ats, is_special, marked = nil, 0, not_these[id], false
+    local name, ats, is_special, marked, lane, jmj = nil, 0, not_these[id], false, nil, nil
     for k = 1, #h, 2 do
       local field = h[k]
       if field == 'name' then
@@ -150,7 +172,14 @@ if c and c.n > 0 and not c.skip and #others == 0 and #freed == 0 and #ask.not_th
         is_special = true
       elseif field == 'jmw' then
         marked = true
+      elseif field == 'jmz' then
+        lane = h[k + 1]
+      elseif field == 'jmj' then
+        jmj = h[k + 1]
       end
+    end
+    if lane and (not lanes_rule or lanes.is_astray(lane, jmj)) then
+      is_special = true
     end
     local room = name and names[name]
     if is_special or not room or room <= 0 then
@@ -177,6 +206,10 @@ if c and c.n > 0 and not c.skip and #others == 0 and #freed == 0 and #ask.not_th
     local is_empty = call('LLEN', WAIT) == 0 and call('ZCARD', Q .. ':prioritized') == 0
     if not is_empty then
       call('ZADD', Q .. ':marker', 0, '0')
+    end
+    if lanes_rule then
+      first = math.min(first or math.huge, lanes.next_ms() or math.huge)
+      first = first < math.huge and first or nil
     end
     return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0, 0}
   end
@@ -213,6 +246,9 @@ if #others + #freed > 0 then
   for i, s in ipairs(others) do
     not_these[resolve(s.id)] = true
     local answer = settle(s)
+    if s.next_run then
+      not_these[s.next_run] = true  -- to the port, the next run is the same job
+    end
     if s.answers_plain then
       plain_answers[s.answers_plain] = answer
     else
@@ -221,6 +257,9 @@ if #others + #freed > 0 then
     ended = ended or (answer == 'done' and (s.state ~= 'waiting' or s.runs ~= nil))
   end
   outbox = has_outbox() and 1 or 0
+  if lanes_rule and c then
+    lanes.advance(c.n)
+  end
 end
 
 local function nothing_waits()
@@ -245,6 +284,10 @@ for _, id in ipairs(ask.not_these) do
   not_these[id] = true
 end
 first = promote()
+if lanes_rule then
+  local next_ms = lanes.next_ms()
+  first = first and next_ms and math.min(first, next_ms) or first or next_ms
+end
 local active = concurrency and call('LLEN', ACTIVE)
 local max_taken, room, window_ends = max_claims(c, active)
 local left, passed, beyond, fruitless = false, false, nil, 0

@@ -112,11 +112,17 @@ local function enqueue_held(job, waits)
   if how == 'created' and held then
     local key = job_key(id)
     call('SADD', key .. ':dependencies', stage())
+    local lane = lane_of(id)
     if not waits then
       -- It is held only until the flow is complete.
-      call('HSET', key, 'jmh', string.format('{"by":[],"due":{"at_ms":%.0f}}', job[5] > 0 and job[6] or now))
+      local by = lane and '["lane"]' or '[]'
+      call('HSET', key, 'jmh', string.format('{"by":%s,"due":{"at_ms":%.0f}}', by, job[5] > 0 and job[6] or now))
     end
     hold_children(id)
+    if lane then
+      call('SADD', key .. ':dependencies', latch())
+      lanes.hold(id, lane)
+    end
     if staging then
       call('RPUSH', staging.key, key)
     end

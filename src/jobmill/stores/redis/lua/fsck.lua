@@ -195,11 +195,76 @@ end
 function checks.waiting_children_unheld(id)
   if not call('ZSCORE', Q .. ':waiting-children', id) or call('EXISTS', job_key(id)) == 0
     or call('EXISTS', job_key(id) .. ':dependencies') == 1 or (call('HEXISTS', job_key(id), 'jmg') == 0
-    and call('HEXISTS', job_key(id), 'jmh') == 1) then
+    and call('HEXISTS', job_key(id), 'jmh') == 1) or lane_of(id) then
     return false
   end
   if ask.repair then
     release(id)
+  end
+  return true
+end
+
+-- The ids are members of lanes:slots and lanes:begun. What Node has ended a moment ago is found by the next look.
+function checks.lane_slot(slot)
+  local lane, member = lanes.read_slot(slot)
+  local id = lanes.id_of(member)
+  local h = redis.pcall('HMGET', job_key(id), 'jmz', 'jmj', 'finishedOn')
+  local is_final = not h.err and (tonumber(h[3] or nil) or now) <= now - ask.marker_ms
+    and (call('ZSCORE', Q .. ':completed', id) or call('ZSCORE', Q .. ':failed', id))
+  local is_there = call('ZSCORE', lanes.slots_key(), slot) or call('ZSCORE', lanes.begun_key(), slot)
+  local is_current = h[1] == lane and h[2] and lanes.position_in(h[2]) .. id == member
+  if h.err or not is_there or not is_final and is_current then
+    return false
+  end
+  if ask.repair then
+    lanes.lose_slot(slot)
+    if is_current then
+      call('HSET', job_key(id), 'jmj', lanes.position_in(h[2]) .. '-')
+    end
+    lanes.note(lane, true)
+  end
+  return true, id
+end
+
+-- The same with the members of lane:<lane>.
+function checks.lane_order(member)
+  local key, id = lanes.held_key(ask.source), lanes.id_of(member)
+  local h = redis.pcall('HMGET', job_key(id), 'jmz', 'jmj', 'jmh')
+  local is_held = not h.err and h[1] == ask.source and h[2] and lanes.position_in(h[2]) .. id == member and not h[3]
+    and call('ZSCORE', Q .. ':waiting-children', id)
+  if is_held or not call('ZSCORE', key, member) then
+    return false
+  end
+  if ask.repair then
+    call('ZREM', key, member)
+    lanes.note(ask.source, true)
+  end
+  return true, id
+end
+
+function checks.lane_lost(id)
+  local lane = lane_of(id)
+  if not lane or not call('ZSCORE', Q .. ':waiting-children', id) or lanes.stands(id) or is_staged(id)
+    or not is_held_by_lane_alone(id) or call('ZSCORE', Q .. ':jobmill:lanes:blocked', id) then
+    return false
+  end
+  if ask.repair then
+    local h = call('HMGET', job_key(id), 'jmh', 'jmj')
+    if h[1] then
+      lanes.hold(id, lane)
+    else
+      lanes.join(id, lane, tonumber(string.sub(h[2] or '', 8, 22)) or now)
+    end
+  end
+  return true
+end
+
+function checks.lane_index(lane)
+  if call('EXISTS', lanes.held_key(lane)) + lanes.count_slots(lane) == 0 or call('ZSCORE', Q .. ':jobmill:lanes', lane) then
+    return false
+  end
+  if ask.repair then
+    lanes.note(lane, true)
   end
   return true
 end
@@ -219,8 +284,9 @@ end
 
 local damaged = {}
 for _, id in ipairs(ask.ids) do
-  if checks[ask.check](id) then
-    damaged[#damaged + 1] = id
+  local is_damaged, job = checks[ask.check](id)
+  if is_damaged then
+    damaged[#damaged + 1] = job or id
   end
 end
 if ask.repair then

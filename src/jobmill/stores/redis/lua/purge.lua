@@ -13,10 +13,33 @@ call('DEL', Q .. ':jobmill:nothing')
 -- Node's obliterate has removed the queue, and knows no keys of ours.
 if call('EXISTS', Q .. ':id', Q .. ':meta', Q .. ':wait', Q .. ':active', Q .. ':delayed', Q .. ':completed', Q .. ':failed')
   == 0 then
-  for _, name in ipairs({'expiry', 'last', 'pinned', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed', 'timed'}) do
+  -- It leaves jobs in waiting-children alone, where those are that lanes hold.
+  local gone, seen = 0, 0
+  for _, lane in ipairs(call('ZRANGE', Q .. ':jobmill:lanes', 0, ask.limit)) do
+    local key = Q .. ':jobmill:lane:' .. lane
+    seen = seen + 1
+    for _, member in ipairs(call('ZRANGE', key, 0, ask.limit - gone - 1)) do
+      local id = string.sub(member, 39)  -- see lanes.lua
+      local h = redis.pcall('HMGET', job_key(id), 'deid', 'jmy')
+      call('ZREM', key, member)
+      if call('ZREM', Q .. ':waiting-children', id) == 1 then
+        drop_deduplication(id, h[1])
+        delete_keys(id, h[2])
+        gone = gone + 1
+      end
+    end
+    if gone >= ask.limit or seen > ask.limit then
+      return {gone, 1}
+    end
+    call('DEL', key)
+    call('ZREM', Q .. ':jobmill:lanes', lane)
+  end
+  for _, name in ipairs({'expiry', 'last', 'pinned', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed', 'timed',
+    'lanes', 'lanes:slots', 'lanes:begun', 'lanes:over', 'lanes:look', 'lanes:next', 'lanes:watch', 'lanes:blocked', 'lanes:own',
+    'lanes:window', 'lanes:paused', 'lanes:sweep'}) do
     call('DEL', Q .. ':jobmill:' .. name)
   end
-  return {0, 0}
+  return {gone, 0}
 end
 local removed, frees = 0, false
 -- Whether the job was removed: others may wait for it.
@@ -112,6 +135,16 @@ for _, deid in ipairs(sample) do
   local id = call('HGET', Q .. ':jobmill:timed', deid)
   if rank_of(id) or call('EXISTS', job_key(id)) == 0 then
     call('HDEL', Q .. ':jobmill:timed', deid)
+    ended = ended + 1
+  end
+end
+more = more or ended > 100
+-- Windows of lanes that have ended: in the same way.
+ended = 0
+for _, lane in ipairs(call('HRANDFIELD', Q .. ':jobmill:lanes:window', 200)) do
+  local ends = string.match(call('HGET', Q .. ':jobmill:lanes:window', lane), '^%d+')
+  if tonumber(ends) <= now then
+    call('HDEL', Q .. ':jobmill:lanes:window', lane)
     ended = ended + 1
   end
 end

@@ -68,6 +68,9 @@ if #taken > 0 then
   trim_events()
 end
 count_in_window(limited)
+if lanes_rule then
+  lanes.fill_changed()
+end
 -- Node has ended a run, and could not add the next one.
 local stopped = {}
 for _, sid in ipairs(call('SMEMBERS', Q .. ':jobmill:rearm')) do

@@ -48,12 +48,12 @@ end
 
 if ask.passed then
   if previous == ask.passed and not live_run(sid) then
-    local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'opts', 'jmr', 'jmo')
+    local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'opts', 'jmr', 'jmo', 'jmz')
     local opts = decoded(record[3])
     opts['repeat'] = decoded(ask.repeat_opts)
     opts['repeat'].count = call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
     add_run(sid, ask.next, {name = record[1], data = record[2] or '{}', opts = opts, priority = tonumber(opts.priority) or 0,
-      own = {jmr = record[4], jmo = record[5] or nil}, ours = true})
+      own = {jmr = record[4], jmo = record[5] or nil, jmz = record[6] or nil}, ours = true})
     set_markers()
   end
   return ''

@@ -26,6 +26,15 @@ if state == 'waiting' and call('HGET', key, 'jmv') == ask.name then
       local due = string.format('"due":{"at_ms":%.0f,"after_ms":0}', now)
       call('HSET', key, 'jmh', (string.gsub(held, '"due":%b{}', due)), 'jmu', now)
     end
+    local lane = lane_of(id)
+    if lane then
+      if held then
+        lanes.hold(id, lane)
+      else
+        lanes.join(id, lane, now)
+      end
+      set_markers()
+    end
   else
     take_out(id, set)
     call('HSET', key, 'delay', 0, 'jmd', now, 'jmu', now)

@@ -38,9 +38,9 @@ class Writer:
         self._path = path
         self._clock = clock
         self._bell = bell
-        # Rows of the queue table, and whether there are edges between jobs: valid until another connection writes or a
-        # transaction is rolled back.
-        self._known: tuple[dict[str, QueueRow] | None, bool | None] = (None, None)
+        # Rows of the queue table, and whether there are edges between jobs, and live jobs with lanes: valid until
+        # another connection writes or a transaction is rolled back.
+        self._known: tuple[dict[str, QueueRow] | None, bool | None, bool | None] = (None, None, None)
         self._version = -1
         #: How often commits of other connections were noticed.
         self.commits_of_others = 0
@@ -70,7 +70,7 @@ class Writer:
         if version != self._version:
             self._version = version
             self.commits_of_others += 1
-            self._known = (None, None)
+            self._known = (None, None, None)
             self._bell.ring()
 
     def _transaction(self, batch: Sequence[Work], *, careful: bool) -> Sequence[Answer]:
@@ -85,11 +85,11 @@ class Writer:
             answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
         except BaseException:
-            self._known = (None, None)
+            self._known = (None, None, None)
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise
-        self._known = (context.queue_rows, context.has_edges)
+        self._known = (context.queue_rows, context.has_edges, context.has_lanes)
         for _ in range(context.wakes):
             self._bell.ring()
         return answers

@@ -6,7 +6,7 @@
     WHEN coalesce(
         jobs.options, jobs.unique_key, jobs.tenant, jobs.error, jobs.result, jobs.finished_ms, jobs.progress,
         jobs.attempts, jobs.tracebacks, jobs.recurrence, jobs.slot_ms, jobs.last_finished_ms, jobs.last_error,
-        jobs.doomed, jobs.held, jobs.unstarted, jobs.flow, jobs.dependencies, jobs.waits_for
+        jobs.doomed, jobs.held, jobs.unstarted, jobs.flow, jobs.dependencies, jobs.waits_for, jobs.lane
     ) IS NULL THEN ''
     ELSE coalesce(',"options":' || jobs.options, '')
         || coalesce(',"result_json":' || jobs.result, '')
@@ -32,7 +32,7 @@
                 'finished_ms', jobs.finished_ms, 'error', jobs.error, 'unique_key', jobs.unique_key,
                 'tenant', jobs.tenant, 'slot_ms', jobs.slot_ms, 'runs', jobs.runs, 'failed_runs', jobs.failed_runs,
                 'last_error', jobs.last_error, 'last_finished_ms', jobs.last_finished_ms, 'doomed', jobs.doomed,
-                'flow', jobs.flow, 'waits_for', jobs.waits_for
+                'flow', jobs.flow, 'waits_for', jobs.waits_for, 'lane', jobs.lane
             ),
             '{}'
         )

@@ -12,8 +12,9 @@ SELECT created_ms FROM jobmill_jobs ORDER BY seq DESC LIMIT 1
 
 -- name: owner
 -- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key.
--- One row: seq, id, recurrence, held, state, started_ms, waits_for.
-SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END, state, started_ms, waits_for FROM jobmill_jobs
+-- One row: seq, id, recurrence, held, lane, state, started_ms, waits_for.
+SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END, lane, state, started_ms, waits_for
+FROM jobmill_jobs
 WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND (state = 'waiting' OR state = 'running')
 
 -- name: key_holder
@@ -355,6 +356,197 @@ FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted
     CROSS JOIN jobmill_jobs AS others ON others.seq = edges.on_seq
 WHERE others.id IN (SELECT value FROM json_each(?1))
 
+-- -------------------- lanes
+
+-- name: has_lanes
+-- Whether a live job has a lane. One row: 0 or 1.
+SELECT EXISTS (SELECT 1 FROM jobmill_jobs INDEXED BY jobmill_in_lane WHERE {in_lane})
+
+-- name: lane_rows
+-- ?1 queue, ?2 lanes as JSON. Rows: lane, settings as JSON, window_ends_ms, window_used, again_ms.
+SELECT lanes.lane, lanes.settings, lanes.window_ends_ms, lanes.window_used, lanes.again_ms
+FROM json_each(?2) AS wanted CROSS JOIN jobmill_lanes AS lanes ON lanes.queue = ?1 AND lanes.lane = wanted.value
+
+-- name: write_lane
+-- ?1 queue, ?2 lane, ?3 settings as JSON, ?4 window_ends_ms, ?5 window_used, ?6 again_ms.
+INSERT OR REPLACE INTO jobmill_lanes (queue, lane, settings, window_ends_ms, window_used, again_ms)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: purge_lanes
+-- Forget lanes without settings whose window is over and that need no look. ?1 now.
+DELETE FROM jobmill_lanes WHERE settings = '{}' AND window_ends_ms <= ?1 AND again_ms IS NULL
+
+-- name: lane_slots
+-- The slots of a lane. ?1 queue, ?2 lane. One row: how many jobs are admitted, how many run.
+SELECT
+    (
+        SELECT count(*) FROM jobmill_jobs INDEXED BY jobmill_in_lane
+        WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = 0 AND state = 'waiting'
+    ),
+    (
+        SELECT count(*) FROM jobmill_jobs INDEXED BY jobmill_in_lane
+        WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = 0 AND state = 'running'
+    )
+
+-- name: lane_ready
+-- The first ready jobs of a lane. ?1 queue, ?2 lane, ?3 limit. Rows: priority, joined_ms, seq.
+SELECT priority, joined_ms, seq FROM jobmill_jobs INDEXED BY jobmill_in_lane
+WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = -1 AND state = 'waiting'
+ORDER BY priority, joined_ms, seq LIMIT ?3
+
+-- name: lane_admitted
+-- The last admitted jobs of a lane, the last one first. ?1 queue, ?2 lane, ?3 limit. Rows: priority, joined_ms, seq.
+SELECT priority, coalesce(joined_ms, due_ms), seq FROM jobmill_jobs INDEXED BY jobmill_in_lane
+WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = 0 AND state = 'waiting'
+ORDER BY priority DESC, joined_ms DESC, seq DESC LIMIT ?3
+
+-- name: lane_counts
+-- The live jobs of a lane. ?1 queue, ?2 lane, ?3 limit of each count. One row: running, admitted, ready, later.
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobmill_jobs INDEXED BY jobmill_in_lane
+            WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = 0 AND state = 'running' LIMIT ?3
+        )
+    ),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobmill_jobs INDEXED BY jobmill_in_lane
+            WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = 0 AND state = 'waiting' LIMIT ?3
+        )
+    ),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobmill_jobs INDEXED BY jobmill_in_lane
+            WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = -1 AND state = 'waiting' LIMIT ?3
+        )
+    ),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobmill_jobs INDEXED BY jobmill_in_lane
+            WHERE {in_lane} AND queue = ?1 AND lane = ?2 AND slot = -2 AND state = 'waiting' LIMIT ?3
+        )
+    )
+
+-- name: admit
+-- Give jobs a slot. ?1 seqs as JSON, ?2 now. OR FAIL as in settle_success.sql.
+UPDATE OR FAIL jobmill_jobs SET slot = 0, held = NULL, due_ms = ?2, updated_ms = ?2
+WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: hand_over
+-- Give one free slot of each of these lanes to its next job. ?1 queue, ?2 JSON: [lane, limit], ?3 now.
+UPDATE OR FAIL jobmill_jobs SET slot = 0, held = NULL, due_ms = ?3, updated_ms = ?3
+WHERE seq IN (
+    SELECT (
+        SELECT jobs.seq FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+        WHERE
+            jobs.lane IS NOT NULL AND (jobs.state = 'waiting' OR jobs.state = 'running') AND jobs.queue = ?1
+            AND jobs.lane = json_extract(freed.value, '$[0]') AND jobs.slot = -1 AND jobs.state = 'waiting'
+        ORDER BY jobs.priority, jobs.joined_ms, jobs.seq LIMIT 1
+    )
+    FROM json_each(?2) AS freed
+    WHERE (
+        SELECT count(*) FROM jobmill_jobs AS slots INDEXED BY jobmill_in_lane
+        WHERE
+            slots.lane IS NOT NULL AND (slots.state = 'waiting' OR slots.state = 'running') AND slots.queue = ?1
+            AND slots.lane = json_extract(freed.value, '$[0]') AND slots.slot = 0
+    ) < json_extract(freed.value, '$[1]')
+)
+
+-- name: displacing
+-- The lanes with a ready job that is more urgent than an admitted one. ?1 queue, ?2 lanes as JSON. Rows: lane.
+SELECT wanted.value FROM json_each(?2) AS wanted
+WHERE
+    (
+        SELECT min(jobs.priority) FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+        WHERE
+            jobs.lane IS NOT NULL AND (jobs.state = 'waiting' OR jobs.state = 'running') AND jobs.queue = ?1
+            AND jobs.lane = wanted.value AND jobs.slot = -1 AND jobs.state = 'waiting'
+    ) < (
+        SELECT max(jobs.priority) FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+        WHERE
+            jobs.lane IS NOT NULL AND (jobs.state = 'waiting' OR jobs.state = 'running') AND jobs.queue = ?1
+            AND jobs.lane = wanted.value AND jobs.slot = 0 AND jobs.state = 'waiting'
+    )
+
+-- name: lane_times
+-- When lanes of a queue may give slots without a settlement. ?1 queue. One row: when the first job that is due later may
+-- run, and when the first rate allows more; or NULL.
+SELECT
+    (SELECT min(joined_ms) FROM jobmill_jobs INDEXED BY jobmill_lane_later
+        WHERE slot = -2 AND state = 'waiting' AND queue = ?1),
+    (SELECT min(again_ms) FROM jobmill_lanes WHERE queue = ?1 AND again_ms IS NOT NULL)
+
+-- name: lane_due
+-- Jobs held by their lanes that may run now. ?1 queue, ?2 now, ?3 limit. Rows: seq, lane.
+SELECT seq, lane FROM jobmill_jobs INDEXED BY jobmill_lane_later
+WHERE slot = -2 AND state = 'waiting' AND queue = ?1 AND joined_ms <= ?2 ORDER BY joined_ms LIMIT ?3
+
+-- name: make_ready
+-- ?1 seqs as JSON.
+UPDATE OR FAIL jobmill_jobs SET slot = -1 WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: lanes_again
+-- The lanes whose rate allows more. ?1 queue, ?2 now, ?3 limit. Rows: lane.
+SELECT lane FROM jobmill_lanes WHERE queue = ?1 AND again_ms IS NOT NULL AND again_ms <= ?2 LIMIT ?3
+
+-- name: lanes_of
+-- The lanes of these jobs. ?1 seqs as JSON. Rows: queue, lane.
+SELECT DISTINCT jobs.queue, jobs.lane
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = wanted.value WHERE jobs.lane IS NOT NULL
+
+-- name: lane_names
+-- The lanes of a queue with live jobs, by name. ?1 queue, ?2 after this one, ?3 limit. Rows: lane.
+-- A skip scan: one seek for each lane, however many jobs it has.
+WITH RECURSIVE found (lane, number) AS (
+    SELECT (SELECT min(lane) FROM jobmill_jobs INDEXED BY jobmill_in_lane WHERE {in_lane} AND queue = ?1 AND lane > ?2), 1
+    UNION ALL
+    SELECT
+        (
+            SELECT min(jobs.lane) FROM jobmill_jobs AS jobs INDEXED BY jobmill_in_lane
+            WHERE
+                jobs.lane IS NOT NULL AND (jobs.state = 'waiting' OR jobs.state = 'running') AND jobs.queue = ?1
+                AND jobs.lane > found.lane
+        ),
+        found.number + 1
+    FROM found WHERE found.lane IS NOT NULL AND found.number < ?3
+)
+SELECT lane FROM found WHERE lane IS NOT NULL
+
+-- name: lane_pairs
+-- The lanes of all queues with live jobs, by queue and name. ?1 and ?2 the queue and lane after which they are, ?3 limit.
+-- Rows: queue, lane. A skip scan, as in lane_names.
+WITH RECURSIVE found (queue, lane, number) AS (
+    SELECT ?1, ?2, 0
+    UNION ALL
+    SELECT jobs.queue, jobs.lane, found.number + 1
+    FROM found CROSS JOIN jobmill_jobs AS jobs
+    WHERE
+        found.number < ?3
+        AND jobs.seq = coalesce(
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_in_lane
+                WHERE
+                    next.lane IS NOT NULL AND (next.state = 'waiting' OR next.state = 'running')
+                    AND next.queue = found.queue AND next.lane > found.lane
+                ORDER BY next.lane LIMIT 1
+            ),
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_in_lane
+                WHERE
+                    next.lane IS NOT NULL AND (next.state = 'waiting' OR next.state = 'running')
+                    AND next.queue > found.queue
+                ORDER BY next.queue, next.lane LIMIT 1
+            )
+        )
+)
+SELECT queue, lane FROM found WHERE number > 0
+
+-- name: known_lanes
+-- The lanes of a queue with settings, by name. ?1 queue, ?2 after this one, ?3 limit. Rows: lane.
+-- Others have only the window of a rate. Such a lane may have live jobs, too: then lane_names has it.
+SELECT lane FROM jobmill_lanes WHERE queue = ?1 AND lane > ?2 AND settings <> '{}' ORDER BY lane LIMIT ?3
+
 -- -------------------- steps and signals
 
 -- name: add_step
@@ -404,8 +596,8 @@ SELECT jobs.id, jobs.lease_until_ms FROM json_each(?1) AS wanted CROSS JOIN jobm
 WHERE jobs.state = 'running'
 
 -- name: read_one
--- A job that cannot be read together with others. ?1 seq. One row: id, queue, name, the job's JSON as a blob.
-SELECT jobs.id, jobs.queue, jobs.name, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
+-- A job that cannot be read together with others. ?1 seq. One row: id, queue, name, lane, the job's JSON as a blob.
+SELECT jobs.id, jobs.queue, jobs.name, jobs.lane, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
 
 -- name: find
 -- Jobs in an index range that may match, by columns of which seq is the last. The parameters of the rest, of the
@@ -539,14 +731,22 @@ WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
 -- All queues that have settings. Rows: queue and the other columns, in the order of the table; the pause as JSON.
 SELECT
     queues.queue, queues.paused, queues.rate_count, queues.rate_per_ms, queues.running_limit, queues.feed,
-    queues.events_max_len, queues.window_ends_ms, queues.window_used, queues.last_event, pauses.pause
-FROM jobmill_queues AS queues LEFT JOIN jobmill_pauses AS pauses ON pauses.queue = queues.queue ORDER BY queues.queue
+    queues.events_max_len, queues.window_ends_ms, queues.window_used, queues.last_event, pauses.pause, rules.rule,
+    rules.after_lane
+FROM jobmill_queues AS queues
+    LEFT JOIN jobmill_pauses AS pauses ON pauses.queue = queues.queue
+    LEFT JOIN jobmill_lane_rules AS rules ON rules.queue = queues.queue
+ORDER BY queues.queue
 
 -- name: write_queue
 -- ?1 queue, then the other columns in their order.
 INSERT OR REPLACE INTO jobmill_queues (
     queue, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+
+-- name: write_lane_rule
+-- ?1 queue, ?2 the rule of its lanes as JSON, or NULL, ?3 the lane after which it is not applied yet, or NULL.
+INSERT OR REPLACE INTO jobmill_lane_rules (queue, rule, after_lane) VALUES (?1, ?2, ?3)
 
 -- name: write_pause
 -- ?1 queue, ?2 who paused it and until when, as JSON (NULL: it is not paused, or nothing is known).

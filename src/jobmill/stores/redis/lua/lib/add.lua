@@ -37,6 +37,9 @@ local function delete_keys(id, flow)
   if flow then
     leave_flow(id, flow)
   end
+  if lanes_rule then
+    lanes.gone(id)
+  end
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
     key .. ':unsuccessful')

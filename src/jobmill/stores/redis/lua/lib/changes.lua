@@ -50,6 +50,9 @@ end
 local function cancel(id, h, set, p)
   local key = job_key(id)
   take_out(id, set)
+  if lanes_rule then
+    lanes.gone(id)
+  end
   call('DEL', key .. ':lock')
   call('SREM', Q .. ':stalled', id)
   end_recurrence(id, h)

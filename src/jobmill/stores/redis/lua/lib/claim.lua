@@ -1,6 +1,9 @@
 -- Claims jobs. `c` is the claim: n, token, ahead, lease_ms, worker, and names {name: room}. The room of a name is the number of
 -- jobs of this name that the claim may still take.
 local MAX_SCANNED = 1000
+if lanes_rule and not lanes then
+--- include lane_module
+end
 -- How many ids are read at once, at least.
 local MIN_READ = 20
 local EVENTS, WAIT, ACTIVE = Q .. ':events', Q .. ':wait', Q .. ':active'
@@ -79,11 +82,14 @@ end
 
 -- If Node made a run from a scheduler of Jobmill, the run becomes a job of Jobmill: it gets our fields.
 local function adopt(id, h, sid)
-  local record = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
+  local record = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo', 'jmz')
   if record[1] then
     local own = {'jm', '0', 'jmr', record[1]}
     if record[2] then
       own[5], own[6] = 'jmo', record[2]
+    end
+    if record[3] then
+      own[#own + 1], own[#own + 2] = 'jmz', record[3]
     end
     call('HSET', job_key(id), unpack(own))
     for i = 1, #own do
@@ -141,6 +147,10 @@ local function take(c, id, crashed, taken)
     call('HDEL', key, 'jmh')
     call('SREM', key .. ':dependencies', Q .. ':jobmill:hold')
   end
+  local lane = crashed and lanes_rule and redis.pcall('HGET', key, 'jmz')
+  if type(lane) == 'string' then
+    lanes.take_slot(id, lane)  -- Node has begun it
+  end
   local uncounted = crashed and marked and not forgiven
   if uncounted then
     call('HSET', key, 'jml', '1')
@@ -182,6 +192,21 @@ local function waiting_ids(skip, n)
   return call('ZRANGE', Q .. ':prioritized', rank, rank + n - 1), 'prioritized'
 end
 
+-- The lane of a job that waits, but has no slot in its lane; otherwise nil.
+local function lane_without_slot(id)
+  local h = redis.pcall('HMGET', job_key(id), 'jmz', 'jmj', 'rjk', 'jm')
+  if h.err then
+    return nil
+  elseif h[3] and not h[4] then
+    -- Node made this run from a scheduler of ours: see adopt().
+    h[1] = call('HGET', Q .. ':repeat:' .. h[3], 'jmz')
+    if h[1] then
+      call('HSET', job_key(id), 'jmz', h[1])
+    end
+  end
+  return h[1] and lanes.is_astray(h[1], h[2]) and h[1] or nil
+end
+
 -- Takes up to `max_taken` waiting jobs, in order; the others stay where they are.
 -- Redis cannot select jobs by name. So one call reads up to 1,000 jobs and passes over those whose names this worker does
 -- not know. Four results: whether more jobs wait for this claim or for a later claim with the same names; whether jobs were
@@ -205,6 +230,14 @@ local function claim_waiting(c, max_taken, not_these, taken)
       scanned = scanned + 1
       local h = redis.pcall('HMGET', job_key(id), 'name', 'jmn')
       local room = room_for(c, id, h[1], not_these)
+      local lane = lanes_rule and room > 0 and lane_without_slot(id)
+      if lane then
+        -- Its lane gives it a slot again, perhaps at once.
+        take_out(id, set)
+        lanes.join(id, lane, now, set == 'wait' and 'waiting' or set)
+        lanes.fill_changed()
+        break
+      end
       if room > 0 and (tonumber(h[2]) or 0) <= now then
         -- To active at once, as in exchange.lua.
         if set == 'wait' and passed == 0 then

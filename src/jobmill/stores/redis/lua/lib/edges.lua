@@ -73,7 +73,8 @@ end
 
 -- Whether the edges of a job mean that it waits: see `verdict` in core/flows.py.
 local function must_hold(key, jmg)
-  if call('EXISTS', key .. ':dependencies') == 0 then
+  local pending = call('SCARD', key .. ':dependencies')
+  if pending == 0 or pending == 1 and call('SISMEMBER', key .. ':dependencies', latch()) == 1 then
     return false
   end
   local runs_now = false

@@ -99,6 +99,10 @@ local function enqueue_recurring(job, special, number)
   for i = 1, #(job[8] or {}), 2 do
     run.own[job[8][i]] = job[8][i + 1]
   end
+  if special.lane then
+    lanes.begin()
+    run.own.jmz = special.lane
+  end
   call(run.declared and 'SADD' or 'SREM', Q .. ':jobmill:declared', run.sid)
   local live = live_run(run.sid)
   if live then
@@ -142,8 +146,21 @@ local function enqueue(job, number, held)
   if ask.ours then
     own[#own + 1], own[#own + 2] = 'jm', number
   end
+  local lane, lane_due, position = special.lane, nil, nil
+  if lane then
+    lanes.begin()
+    lane_due = job[5] > 0 and job[6] or now
+    own[#own + 1], own[#own + 2] = 'jmz', lane
+    if not held then
+      position = lanes.position_of(job[7], lane_due, number)
+      own[#own + 1], own[#own + 2] = 'jmj', position .. '-'
+    end
+  end
   add({id = id, name = job[2], data = job[3], opts = job[4], delay = job[5], due = job[6], priority = job[7], own = own,
-    lifo = special.lifo, timestamp = special.timestamp, held = held})
+    lifo = special.lifo, timestamp = special.timestamp, held = held or lane})
+  if position then
+    lanes.stand(lane, id, position, lane_due, '')
+  end
   if own[1] == 'jmy' then
     call('SADD', Q .. ':jobmill:flow:' .. own[2], id)
     call('ZADD', Q .. ':jobmill:flows', 0, own[2])

@@ -34,6 +34,10 @@ local function set_markers()
       call('ZADD', Q .. ':marker', tonumber(first[2]) / 4096, '1')
     end
   end
+  if lanes_rule and lanes then
+    -- After that marker: a lane may have a job that is due earlier.
+    lanes.fill_changed()
+  end
   -- The marker wakes one worker; the claim of that worker wakes the next.
   if waiting_grew and not paused and not (concurrency and call('LLEN', Q .. ':active') >= concurrency) then
     call('ZADD', Q .. ':marker', 0, '0')

@@ -6,18 +6,22 @@
 
 -- Calls a function with Q and its settings those of another queue.
 local function in_queue(queue, act, ...)
-  local here = {Q, paused, concurrency, waiting_grew, delayed_changed, feed_on, max_events}
+  local here = {Q, paused, concurrency, waiting_grew, delayed_changed, feed_on, max_events, lanes_rule}
   local fine, answer = pcall(function(...)
     Q = queue
-    local settings = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'jmfeed', 'opts.maxLenEvents')
+    local settings = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'jmfeed', 'opts.maxLenEvents', 'jmlanes')
     paused, concurrency, feed_on = settings[1] ~= false, tonumber(settings[2]), settings[3] ~= false
     max_events = tonumber(settings[4]) or ask.max_events
     waiting_grew, delayed_changed = false, false
+    lanes_rule = settings[5] or (ask.lanes and '')
+    if lanes_rule and not lanes then
+--- include lane_module
+    end
     local answer = act(...)
     set_markers()
     return answer
   end, ...)
-  Q, paused, concurrency, waiting_grew, delayed_changed, feed_on, max_events = unpack(here, 1, 7)
+  Q, paused, concurrency, waiting_grew, delayed_changed, feed_on, max_events, lanes_rule = unpack(here, 1, 8)
   if not fine then
     error(answer, 0)
   end
@@ -54,14 +58,23 @@ local function free(id, due, h, prev)
   event('waiting', 'jobId', id, 'prev', prev)
 end
 
--- A job that waited for others may run. Its due time may have been changed meanwhile.
+-- A job that waited for others may run. Its due time may have been changed meanwhile. One with a lane joins its lane.
 local function release(id)
-  if call('ZREM', Q .. ':waiting-children', id) == 0 then
+  local lane = lane_of(id)
+  if lane then
+    if lanes.stands(id) or not call('ZSCORE', Q .. ':waiting-children', id) then
+      return
+    end
+  elseif call('ZREM', Q .. ':waiting-children', id) == 0 then
     return
   end
   local h = call('HMGET', job_key(id), 'delay', 'priority', 'jmh', 'jmg', 'jm', 'jmd', 'timestamp', 'name', 'atm', 'jme')
   local due = h[3] and decoded(h[3]).due or {after_ms = tonumber(h[1])}
   local due_ms = tonumber(due.at_ms) or now + (tonumber(due.after_ms) or 0)
+  if lane then
+    lanes.join(id, lane, due_ms)
+    return
+  end
   end_hold(id)
   if not h[5] then
     wait_until(id, due_ms, tonumber(h[2]) or 0, true, 'waiting-children')
@@ -75,8 +88,15 @@ local function release(id)
 end
 
 local function release_if_none_pending(parent_key)
-  if call('SCARD', parent_key .. ':dependencies') == 0 then
+  local pending = call('SCARD', parent_key .. ':dependencies')
+  if pending == 0 then
     elsewhere(parent_key, release)
+  elseif pending == 1 then
+    elsewhere(parent_key, function(id)
+      if lanes_rule and is_latched(id) and is_held_by_lane_alone(id) then
+        release(id)
+      end
+    end)
   end
 end
 
@@ -86,7 +106,7 @@ local function fail_parent(parent_key, why, is_ours)
   elsewhere(parent_key, function(id)
     if call('ZSCORE', Q .. ':waiting-children', id) then
       call('HSET', parent_key, 'defa', why)
-      if not (is_staged(id) or (is_ours and is_latched(id))) then
+      if not (is_staged(id) or (is_ours and stays_held(id))) then
         release(id)
       end
     elseif is_ours then
@@ -144,7 +164,7 @@ local function tell_failure(child, parent_key, policy, ended)
   elseif policy == 'cpof' then
     call('HSET', parent_key .. ':failed', child, ended.reason)
     elsewhere(parent_key, function(parent)
-      if not is_latched(parent) and not is_staged(parent) then
+      if not stays_held(parent) and not is_staged(parent) then
         release(parent)
       end
     end)

@@ -14,6 +14,17 @@ local function is_latched(id)
   return call('SISMEMBER', job_key(id) .. ':dependencies', latch()) == 1
 end
 
+-- Whether its lane holds a job, and no person.
+local function is_held_by_lane_alone(id)
+  local h = lanes_rule and call('HMGET', job_key(id), 'jmz', 'jmh') or {}
+  return h[1] and (not h[2] or string.find(h[2], '"by":["lane"]', 1, true) ~= nil)
+end
+
+-- Whether a job stays held when it does not wait for jobs any more. Its lane does not count: release() moves it there.
+local function stays_held(id)
+  return is_latched(id) and not is_held_by_lane_alone(id)
+end
+
 local function is_staged(id)
   return call('SISMEMBER', job_key(id) .. ':dependencies', stage()) == 1
 end
@@ -36,9 +47,15 @@ local function hold(id, held, latched, delay, prev)
   if prev then
     hold_children(id, prev)
   end
+  local lane = lanes_rule and call('HGET', key, 'jmz')
+  if lane then
+    lanes.hold(id, lane)
+  end
 end
 
 -- A job of ours waits for jobs, and is due then.
 local function hold_until(id, due, prev)
-  hold(id, string.format('{"by":[],"due":{"at_ms":%.0f}}', due), false, math.max(0, due - now), prev)
+  local has_lane = lanes_rule and call('HEXISTS', job_key(id), 'jmz') == 1
+  local held = string.format('{"by":%s,"due":{"at_ms":%.0f}}', has_lane and '["lane"]' or '[]', due)
+  hold(id, held, has_lane, math.max(0, due - now), prev)
 end

@@ -1,5 +1,5 @@
 -- Whether a job matches a filter, as far as a few of its fields say: most jobs of a search are not read whole.
--- ask.match: name, prefix (of the name), recurring, errored, tenant and error (as they stand in JSON), fields: texts that
+-- ask.match: name, prefix (of the name), lane, recurring, errored, tenant and error (as they stand in JSON), fields: texts that
 -- the payload must have, created and due {first, end: not included; '' for none}. ask.key: see unique_key.lua.
 --- include unique_key
 
@@ -31,6 +31,11 @@ end
 if M.prefix then
   test_of('name', function(name)
     return string.sub(name or '', 1, #M.prefix) == M.prefix, true
+  end)
+end
+if M.lane then
+  test_of('jmz', function(lane)
+    return lane == M.lane, true
   end)
 end
 if M.tenant then

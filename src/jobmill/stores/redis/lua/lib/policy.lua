@@ -37,7 +37,7 @@ local function cancel_owner(id, set)
   end
   if set == 'waiting-children' then
     local due = h.jmh and (decoded(h.jmh).due or {}) or {after_ms = tonumber(call('HGET', job_key(id), 'delay'))}
-    p.due = due.at_ms or now + (due.after_ms or 0)
+    p.due = tonumber(due.at_ms) or now + (tonumber(due.after_ms) or 0)  -- at_ms may be null
   end
   cancelled[#cancelled + 1] = port_id(job_key(id))
   cancel(id, h, set, p)
@@ -46,7 +46,10 @@ end
 local function replace(id, set, data, taken)
   call('HSET', job_key(id), 'data', data, 'jmu', now)
   local h = read(id)
-  if taken.due then
+  local lane = lane_of(id)
+  if lane and taken.held and lanes.stands(id) then
+    lanes.join(id, lane, taken.held.at_ms or now + taken.held.after_ms)
+  elseif taken.due then
     reschedule(id, h, set, taken.due)
   elseif taken.held then
     local held, due = decoded(h.jmh), taken.held

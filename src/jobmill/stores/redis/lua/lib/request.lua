@@ -9,7 +9,7 @@ local now = ask.now
 local now_text = string.format('%.0f', now)
 
 local meta = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed', 'version',
-  'jmpause')
+  'jmpause', 'jmlanes')
 -- BullMQ 5 loses what is added to `wait` while a queue is paused. What runs already is settled.
 if meta[7] and not ask.v5 and string.sub(meta[7], 1, 9) == 'bullmq:5.'
   and not (ask.settle and #ask.plain + #ask.settle > 0) and not ask.reads then
@@ -41,3 +41,6 @@ if not max_events then
   end
 end
 local feed_on = meta[6] ~= false
+-- The rule for the lanes of the queue in JSON, or "" for none; false or nil where the queue has no lanes. See lanes.lua.
+local lanes_rule = meta[9] or (ask.lanes and '')
+local lanes

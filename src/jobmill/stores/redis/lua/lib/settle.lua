@@ -77,6 +77,9 @@ local function node_keep(opts, set)
 end
 
 local function finish(id, key, h, set, s, keep)
+  if lanes_rule then
+    lanes.gone(id)
+  end
   local atm = (tonumber(h[ATM]) or 0) + 1
   local fields = {'finishedOn', now}
   append_attempts(fields, key, s)
@@ -176,9 +179,19 @@ local function wait_again(id, key, h, s)
     hold_until(id, s.due or tonumber(h[JMD] or h[TIMESTAMP]) or now, 'active')
     return
   end
+  local lane = lane_of(id)
+  if lane then
+    -- What the core says: see settle.py.
+    local keeps = lanes.limits_of(lane).strict and s.keeps_strict or s.keeps
+    if not keeps then
+      lanes.join(id, lane, s.due or tonumber(h[JMD] or h[TIMESTAMP]) or now, 'active')
+      return
+    end
+    lanes.keep(id, lane)
+  end
   if s.due then
     local lifo = not is_delayed and priority == 0 and decoded(call('HGET', key, 'opts')).lifo
-    wait_until(id, s.due, priority, lifo, 'active')
+    wait_outside_lane(id, s.due, priority, lifo, 'active')
     return
   end
   if priority > 0 then
@@ -209,7 +222,7 @@ local function end_run(id, key, h, s)
     end
   end
   local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'limit', 'ic')
-  local more = call('HMGET', key, 'data', 'opts', 'ats', 'jmc', 'jmo')
+  local more = call('HMGET', key, 'data', 'opts', 'ats', 'jmc', 'jmo', 'jmz')
   local set = s.outcome == 'succeeded' and 'completed' or 'failed'
   -- The settlement has the retention of the last run; earlier runs have that of the job, or the one for runs.
   local keeps = (decoded(more[5]).o or {})[set == 'completed' and 'keep_succeeded' or 'keep_failed']
@@ -231,9 +244,10 @@ local function end_run(id, key, h, s)
     -- The fence counts on from run to run.
     own.jmc = (tonumber(more[4]) or 0) + (tonumber(more[3]) or 0)
     own.jmo = more[5] or nil
+    own.jmz = more[6] or nil
     own.jmq = set == 'completed' and s.result or nil
   end
-  add_run(sid, slot, {name = record[1], data = data, opts = opts, priority = tonumber(h[PRIORITY]) or 0,
+  s.next_run = add_run(sid, slot, {name = record[1], data = data, opts = opts, priority = tonumber(h[PRIORITY]) or 0,
     own = own, ours = h[JM] and true or false})
 end
 

@@ -6,7 +6,7 @@ local function free_staged(id)
   end
   local jmg = call('HGET', key, 'jmg')
   if call('HEXISTS', key, 'defa') == 1 or not must_hold(key, jmg or '[]') then
-    if not is_latched(id) then
+    if not stays_held(id) then
       release(id)
     end
   end

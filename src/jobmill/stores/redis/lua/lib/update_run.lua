@@ -2,10 +2,11 @@
 -- data, opts, priority, record (flat), slot, own.
 local function update_run(live, run, old)
   local key = job_key(live)
-  local h = call('HMGET', key, 'jmc', 'ats', 'jmh')
+  local h = call('HMGET', key, 'jmc', 'ats', 'jmh', 'jmz')
   local ic = tonumber(call('HGET', Q .. ':repeat:' .. run.sid, 'ic')) or 1
   old.revision = (old.revision or 0) + 1
   run.own.jmr = cjson.encode(old)
+  run.own.jmz = h[4] or nil
   note_rearm(run.sid, run.opts['repeat'])
   write_record(run.sid, run.name, ic, run.data, run.record, run.own)
   local _, set = state_of(live)

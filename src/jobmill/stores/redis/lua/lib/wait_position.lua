@@ -1,10 +1,42 @@
 -- Back to their old positions in the list of waiting jobs: each before all jobs that were added after it.
-local MAX_PASSED = 200
+local MAX_PASSED, MAX_PASSED_AT_END = 200, 100
 
 -- The number under which a job was added. Jobs with another due time (jmd) have no position.
 local function number_of(id)
   local h = redis.pcall('HMGET', Q .. ':' .. id, 'jm', 'jmd')
   return not h[2] and tonumber(h[1]) or nil
+end
+
+-- The same for the first n of these jobs, if they belong among the last ones that were added, behind `added` newer ones:
+-- two loops of a worker release jobs in another order than these were added. False if they belong elsewhere. From the other
+-- end, each call would read and write MAX_PASSED jobs, and would put these before others that were added before them.
+local function back_to_end(list, jobs, n, added)
+  local window = MAX_PASSED_AT_END + added
+  local oldest = call('LINDEX', list, window - 1)
+  local number = oldest and number_of(oldest)
+  if not number or number > jobs[1][1] then
+    return false
+  end
+  local newest, passed = call('LRANGE', list, 0, window - 1), added
+  local placed = {unpack(newest, 1, added)}
+  while n > 0 do
+    local its_number = number_of(newest[passed + 1])
+    while n > 0 and its_number and its_number < jobs[n][1] do
+      placed[#placed + 1] = jobs[n][2]
+      n = n - 1
+    end
+    if n > 0 then
+      passed = passed + 1
+      placed[#placed + 1] = newest[passed]
+    end
+  end
+  local pushed = {}
+  for i = #placed, 1, -1 do
+    pushed[#pushed + 1] = placed[i]
+  end
+  call('LPOP', list, passed)
+  call('LPUSH', list, unpack(pushed))
+  return true
 end
 
 -- jobs: [[number, id]]. The job that is claimed next is the last one of the list.
@@ -23,7 +55,7 @@ local function back_to_list(list, jobs)
   if #added > 0 then
     call('LPUSH', list, unpack(added))
   end
-  if n == 0 then
+  if n == 0 or back_to_end(list, jobs, n, #added) then
     return
   end
   local front = call('LRANGE', list, -MAX_PASSED, -1)

@@ -1,5 +1,8 @@
 -- The list and sets that a job waits in: wait, prioritized and delayed.
 local TWO_32 = 4294967296
+if lanes_rule and not lanes then
+--- include lane_module
+end
 
 -- Version 5 of BullMQ keeps the waiting jobs of a paused queue in a list of their own.
 local function wait_key()
@@ -31,7 +34,7 @@ local function to_delayed(id, due)
 end
 
 -- To delayed, or where it waits if it is due, with the event; `prev`: the list or set that it comes from.
-local function wait_until(id, due, priority, lifo, prev)
+local function wait_outside_lane(id, due, priority, lifo, prev)
   if due > now then
     to_delayed(id, due)
     event('delayed', 'jobId', id, 'delay', due)
@@ -39,6 +42,21 @@ local function wait_until(id, due, priority, lifo, prev)
     to_waiting(id, priority, lifo)
     event('waiting', 'jobId', id, unpack(prev and {'prev', prev} or {}))
   end
+end
+
+-- The lane of a job; nil where it has none.
+local function lane_of(id)
+  return lanes_rule and call('HGET', job_key(id), 'jmz') or nil
+end
+
+-- The same; but a job with a lane joins its lane.
+local function wait_until(id, due, priority, lifo, prev)
+  local lane = lanes_rule and lane_of(id)
+  if lane then
+    lanes.join(id, lane, due, prev or 'waiting')
+    return
+  end
+  wait_outside_lane(id, due, priority, lifo, prev)
 end
 
 -- When the first delayed job is due; nil without one.
