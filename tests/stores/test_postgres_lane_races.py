@@ -218,7 +218,7 @@ async def test_an_exchange_that_is_interrupted_looks_again_with_the_next_one(
         with contextlib.suppress(asyncio.CancelledError):
             async with blocked(sql, claim(direct)) as task:
                 task.cancel()
-        # The server learns of the cancellation later. If it had the lock before that, the interrupted call would claim y.
+        # The server learns of the cancellation later. With the lock before that, the interrupted call would claim y.
         await until(lambda: none_waits(sql))
     assert await claim_ids(direct) == ["y"]
 
