@@ -219,7 +219,7 @@ class History:
             ending, ended = self.ending.get((id, run.claim)), self.ended.get((id, run.claim))
             if ending is None or ending.outcome not in ("succeeded", "failed", "cancelled"):
                 continue
-            if ended is None or self._is_requeued_meanwhile(ending, ended):
+            if ended is None or self._is_changed_meanwhile(ending, ended):
                 ends.append((ending.at, None, ending.outcome))
             elif ended.answer == "done":
                 ends.append((ending.at, ended.at, ending.outcome))
@@ -234,15 +234,26 @@ class History:
         possible = {what for called, answered, what in ends if answered is None or answered >= last_called}
         return None if state in possible else f"{id} is {state}, but its last end was one of {sorted(possible)}"
 
-    def _is_requeued_meanwhile(self, ending: Ending, ended: Ended) -> bool:
+    def _is_changed_meanwhile(self, ending: Ending, ended: Ended) -> bool:
         """Whether a settlement may have been written although the answer is "lost".
 
-        MongoDB may look for what a call has written after somebody has already requeued the job.
+        MongoDB may look for what a call has written after somebody has already requeued a job that it ended; or after
+        somebody has changed a job that it lets try again, or another process has run that one and settled it.
         """
-        return ended.answer == "lost" and any(
-            one.what == "requeued" and one.called < ended.at and one.returned > ending.at
-            for one in self.asked.get(ending.id, ())
+        is_retried = ending.outcome == "retried"
+        return ended.answer == "lost" and (
+            any(
+                (is_retried or one.what == "requeued") and one.called < ended.at and one.returned > ending.at
+                for one in self.asked.get(ending.id, ())
+            )
+            or (is_retried and self._is_run_again(ending, ended.at))
         )
+
+    def _is_run_again(self, ending: Ending, until: float) -> bool:
+        """Whether the next run of a job has ended before this time, without a recovery."""
+        after = self.ending.get((ending.id, ending.claim + 1))
+        runs = [run for run in self.runs[ending.id] if run.claim == ending.claim + 1 and not run.is_recovered]
+        return after is not None and after.at < until and bool(runs)
 
     def wrong_losses(self) -> list[str]:
         """The jobs whose run could not be settled, although its lease had not ended and nobody had cancelled it."""
@@ -256,7 +267,7 @@ class History:
             for one in self.asked.get(run.id, ())
         )
         is_late = ended.at > run.lease_ends - CLOCKS_S
-        return is_late or is_cancelled or self._is_requeued_meanwhile(self.ending[run.id, run.claim], ended)
+        return is_late or is_cancelled or self._is_changed_meanwhile(self.ending[run.id, run.claim], ended)
 
 
 class Limits:

@@ -124,3 +124,16 @@ def test_a_settlement_may_be_written_and_its_job_requeued_before_the_answer() ->
     first: list[Record] = [begun("x", 1), Ending("x", 1, 4.9, "succeeded"), Ended("x", 1, 5, "lost")]
     assert not wrong("succeeded", *first, *run("x", 6, 7, claim=2), asked=[meanwhile])
     assert wrong("succeeded", *first, *run("x", 6, 7, claim=2), asked=[Asked("x", 5.1, 5.2, "requeued")])
+
+
+def test_a_retry_may_be_written_and_its_job_changed_before_the_answer() -> None:
+    first: list[Record] = [begun("x", 1), Ending("x", 1, 4.9, "retried"), Ended("x", 1, 5, "lost")]
+
+    def lost_of(*more: Record, asked: Sequence[Asked] = ()) -> list[str]:
+        return History([[*first, *more]], [None], asked).wrong_losses()
+
+    assert lost_of() == ["x"]
+    assert lost_of(asked=[Asked("x", 4.95, 4.99, "reprioritized")]) == []
+    assert lost_of(asked=[Asked("x", 4, 4.8, "reprioritized")]) == ["x"]
+    assert lost_of(*run("x", 4.92, 4.95, claim=2)) == []
+    assert lost_of(*run("x", 5.1, 5.2, claim=2)) == ["x"]
