@@ -232,8 +232,9 @@ class Valkey(Ground):
 
     def describe(self) -> dict[str, str]:
         with Redis.from_url(self._server.url()) as client:
-            info: Any = client.info("server")
-        return {"redis": f"Valkey {info.get('valkey_version', info['redis_version'])}, nothing is written to disk"}
+            info: Any = client.info()
+        version = info.get("valkey_version", info["redis_version"])
+        return {"redis": f"Valkey {version}, memory allocator {info['mem_allocator']}, nothing is written to disk"}
 
     @contextmanager
     def fresh(self, contender: Contender) -> Iterator[str]:

@@ -54,7 +54,7 @@ class FindAndModify(AsyncQueue):
 
         async def loop() -> None:
             while (job := await self._monque.claim("job")) is not None:
-                handler(0)
+                await _run(handler, 0)
                 await self._monque.complete(job)
 
         async def work() -> T:
@@ -71,9 +71,7 @@ class FindAndModify(AsyncQueue):
 
         class Process(Peer):
             async def _run(self, job: Any) -> None:
-                done: Awaitable[None] | None = handler((job["data"] or {}).get("number", 0))
-                if done is not None:
-                    await done
+                await _run(handler, (job["data"] or {}).get("number", 0))
                 await self.monque.complete(job)
 
         async with self.connected():
@@ -82,3 +80,10 @@ class FindAndModify(AsyncQueue):
             await process.start(slots, ["job"])
             yield
             await process.stop()
+
+
+async def _run(handler: Handler, number: int) -> None:
+    """Call a handler; it is a coroutine function if it takes time."""
+    done: Awaitable[None] | None = handler(number)
+    if done is not None:
+        await done

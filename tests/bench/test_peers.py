@@ -16,6 +16,8 @@ from bench.measures import MEASURES, chosen
 
 EVERYBODY = [(store, one) for store, all in CONTENDERS.items() if store != "crontab" for one in all]
 SHARED = [(store, one) for store, one in EVERYBODY if store != "memory"]
+#: Those that are measured with handlers that take time: Jobmill, and its rivals in Python.
+RIVALS = [(store, one) for store, one in SHARED if (one.is_rival and not one.is_on_node) or one is CONTENDERS[store][0]]
 JOBS = 30
 
 
@@ -69,6 +71,16 @@ def test_all_jobs_that_wait_are_drained(grounds: Grounds, store: str, contender:
     assert ran.jobs == JOBS
     assert ran.cpu_seconds > 0
     assert 0 < ran.seconds < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "contender"), RIVALS, ids=_ids)
+def test_handlers_take_their_time(grounds: Grounds, store: str, contender: Contender) -> None:
+    """The benchmark measures these with such handlers too. The clock starts at the end of the first one."""
+    _there(contender)
+    with grounds[store].filled(contender, 8) as url:
+        ran = _followed(contender.begin("drain", Ran, url=url, jobs=8, slots=contender.takes(2), ms=50))
+    assert ran.seconds > 0.05
 
 
 @pytest.mark.slow
