@@ -12,12 +12,12 @@ import pytest
 from jobmill.core.changes import Reprioritize
 from jobmill.core.job import KEEP_SUCCEEDED
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import Claim, Settlement, at
+from jobmill.core.values import Claim, Settlement, after, at
 from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.claim import parameters
 from jobmill.testing.contract.flows import waits
-from jobmill.testing.contract.support import claim, claim_ids, new, put, put_one, succeed, wish
+from jobmill.testing.contract.support import claim, claim_ids, new, put, put_one, seize, succeed, wish
 from tests.helpers import until
 from tests.kit.postgres import connected
 
@@ -256,6 +256,18 @@ async def test_a_lease_that_ended_behind_is_found_after_a_return(direct: Postgre
     assert ids[0] not in await claim_ids(direct, 1)
     clock.now += 5
     assert await claim_ids(direct, 1) == ids[:1]
+
+
+async def test_a_lost_job_that_is_due_later_is_found_after_a_return(direct: PostgresStore, clock: Clock) -> None:
+    later = await put_one(direct, new(due=after(3_600_000)))
+    ids = await put(direct, *[new() for _ in range(4)])
+    await seize(direct, later, 400)
+    until_ms = direct.now() + 500
+    assert await claim_ids(direct, 1) == ids[:1]
+    await until(lambda: direct.now() > until_ms)
+    assert later not in await claim_ids(direct, 1)
+    clock.now += 5
+    assert await claim_ids(direct, 1) == [later]
 
 
 async def test_many_names_share_one_claim_in_order(direct: PostgresStore) -> None:

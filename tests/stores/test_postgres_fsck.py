@@ -29,6 +29,7 @@ from jobmill.testing.contract.support import (
     new,
     put,
     put_one,
+    seize,
     settle,
     started,
     state_of,
@@ -77,6 +78,17 @@ async def test_a_job_that_runs_without_a_token(direct: PostgresStore, sql: Sql) 
     await repaired(direct, "running_without_lease", "a", "b")
     assert await state_of(direct, "c") == "running"
     assert sorted(await claim_ids(direct)) == ["a", "b"]
+
+
+async def test_a_job_that_was_seized_before_it_was_due_and_has_no_token(direct: PostgresStore, sql: Sql) -> None:
+    id = await put_one(direct, new(due=after(60_000)))
+    due_ms = (await look(direct, id)).due_ms
+    await seize(direct, id)
+    await sql.execute("UPDATE jobmill.jobs SET token = ''")
+    await repaired(direct, "running_without_lease", id)
+    job = await look(direct, id)
+    assert (job.state, job.due_ms) == ("waiting", due_ms)
+    assert await claim_ids(direct) == []
 
 
 async def test_a_waiting_job_with_a_token(direct: PostgresStore, sql: Sql) -> None:

@@ -16,7 +16,7 @@ from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.durations import to_datetime
 from jobmill.core.values import at
 from jobmill.testing import drain
-from jobmill.testing.contract.support import wish
+from jobmill.testing.contract.support import seize, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.kit.postgres import PostgresServers, connected
@@ -118,6 +118,21 @@ async def test_how_it_ended_is_written_also_where_the_job_is_not_kept(table: Des
     expected = ("success", 0, None) if succeeds else ("failed", 1, "ValueError: no luck")
     assert (row["status"], row["attempts"], row["last_error"]) == expected
     assert await table.sql.fetchval("SELECT count(*) FROM jobmill.history") == (0 if keep == 0 else 1)
+    await table.check()
+
+
+async def test_a_job_that_runs_before_it_is_due_keeps_its_due_time_in_its_row(table: Desk) -> None:
+    await table.jobs.open()
+    ids = [await table.insert() for _ in range(3)]
+    due = table.clock() + 60_000
+    for id in ids:
+        await table.store.change([id], Reschedule(at(due)))
+    seized = [await seize(table.store, id) for id in ids]
+    await table.check()
+    await settle(table.store, succeed(seized[2]))
+    await table.store.change([ids[0]], Cancel())
+    await table.sql.execute(f"UPDATE {TABLE} SET status = 'failed' WHERE id = $1", ids[1])
+    assert [(await table.row(id))["next_run_at"] for id in ids] == [to_datetime(due)] * 3
     await table.check()
 
 

@@ -26,6 +26,7 @@ from jobmill.testing.contract.support import (
     new,
     put,
     put_one,
+    release,
     retry,
     seize,
     settle,
@@ -131,6 +132,21 @@ async def test_an_older_client_states_a_pinned_recurrence(
     recurrence = (await look(direct, id)).recurrence
     assert recurrence is not None
     assert (recurrence.every_ms, recurrence.stated) == (1_000, Recurrence(key="k", every_ms=5))
+
+
+async def test_an_older_client_moves_or_cancels_a_job_that_was_seized_before_it_was_due(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    moved, cancelled = await put(direct, new("moved", due=after(60_000)), new("cancelled", due=after(60_000)))
+    due_ms = (await look(direct, cancelled)).due_ms
+    seized = await seize(direct, moved)
+    await seize(direct, cancelled)
+    # As it writes the recurrence of a person, and as it cancels.
+    await old.execute("UPDATE jobmill.jobs SET due_ms = $1 WHERE id = 'moved'", due_ms + 5)
+    await old.fetchval("SELECT jobmill.cancel_jobs(jobmill.now_ms(), ARRAY['cancelled'], '{}', '{}', '{}', '{}')")
+    assert await settle(direct, release(seized)) == ["done"]
+    jobs = [await look(direct, id) for id in (moved, cancelled)]
+    assert [(job.state, job.due_ms) for job in jobs] == [("waiting", due_ms + 5), ("cancelled", due_ms)]
 
 
 async def test_an_older_client_pauses_and_resumes(

@@ -153,10 +153,8 @@ class Twins:
         return f"{seconds}"
 
     async def end_all_leases(self) -> str:
-        """All processes have died. PostgreSQL finds a job that was seized before its due time, or updated, when due."""
-        jobs = await self.stores[1].get([pair[1] for pair in self.running])
-        due_ms = max((job.due_ms for job in jobs if job is not None), default=0)
-        self.clock.advance(max(LEASE_MS, due_ms - self.clock.now_ms) / 1_000)
+        """All processes have died."""
+        self.clock.advance(LEASE_MS / 1_000)
         self.running = {}
         return await self.claim([])
 

@@ -12,7 +12,7 @@ BEGIN
     SELECT
         jobs.id::uuid, jobs.name, jobs.tenant::uuid, jobs.payload::jsonb,
         CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'queued' END, jobs.errors,
-        {schema}.jobs_table_at(jobs.due_ms), jobs.error, {schema}.jobs_table_at(jobs.created_ms),
+        {schema}.jobs_table_at(abs(jobs.due_ms)), jobs.error, {schema}.jobs_table_at(jobs.created_ms),
         {schema}.jobs_table_at(jobs.updated_ms)
     FROM {schema}.jobs WHERE jobs.id = ANY (these)
     ON CONFLICT (id) DO NOTHING;

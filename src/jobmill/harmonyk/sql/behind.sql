@@ -14,7 +14,7 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT
         coalesce(live.errors, ended.errors, ours.attempts) AS attempts,
-        coalesce({schema}.jobs_table_at(coalesce(live.due_ms, ended.due_ms)), ours.next_run_at) AS next_run_at,
+        coalesce({schema}.jobs_table_at(abs(coalesce(live.due_ms, ended.due_ms))), ours.next_run_at) AS next_run_at,
         coalesce(
             {schema}.jobs_table_at(coalesce(live.updated_ms, ended.updated_ms)), pg_catalog.clock_timestamp()
         ) AS updated_at,

@@ -14,7 +14,7 @@ BEGIN
     SELECT
         {kept_columns},
         CASE
-            WHEN held IS NULL THEN due_ms
+            WHEN held IS NULL THEN abs(due_ms)
             ELSE coalesce(
                 (held::json #>> '{due,at_ms}')::bigint, now_ms + coalesce((held::json #>> '{due,after_ms}')::bigint, 0)
             )

@@ -175,8 +175,11 @@ async def write(
             (cancelled if row.get("state") == "cancelled" else alike.setdefault(tuple(row), [])).append(row)
     for columns, rows in alike.items():
         is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
-        sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
+        sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state", "due_ms")]
         sets += ["claims = jobs.claims + 1"] if is_seized else []
+        if is_seized or "due_ms" in columns:
+            due = "patch.due_ms" if "due_ms" in columns else statements("shown_due_ms")
+            sets.append("due_ms = " + statements("changed_due_ms").replace("{due}", due))
         text = statements("change_live").replace("{sets}", ", ".join(sets))
         await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
     if cleared := [id for id, patch in patches.items() if patch.clears_steps]:

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct, structs
 
 from jobmill.core.changes import Patch, Subject
 from jobmill.core.due import Held
-from jobmill.core.job import NO_OPTIONS, NULL, Attempt, Job, JobOptions, Progress, keep_cancelled
+from jobmill.core.job import NO_OPTIONS, NULL, Attempt, Job, JobOptions, Progress, State, keep_cancelled
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease, NewJob
 from jobmill.stores.common.sql import COLUMN_OF
@@ -79,7 +79,7 @@ def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Bro
             payload_json=_payload(row[3]),
             state="running",
             priority=row[4],
-            due_ms=row[5],
+            due_ms=abs(row[5]),
             created_ms=row[6],
             updated_ms=now_ms,
             started_ms=now_ms,
@@ -96,6 +96,11 @@ def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Bro
     except UnreadableJob as error:
         lane = _LANE.search(row[11] or "")
         return Broken(structs.replace(lease, lane=lane and msgspec.json.decode(lane[1])), str(error))
+
+
+def _shown_due_ms(state: State, due_ms: int) -> int:
+    """The due time of a row: a running job that is due later has it with a minus sign (`shown_due_ms` in small.sql)."""
+    return abs(due_ms) if state == "running" else due_ms
 
 
 def _payload(text: str) -> Raw:
@@ -128,6 +133,7 @@ def stored_job(row: asyncpg.Record) -> Job:
     for other in ("seq", "ended"):
         fields.pop(other, None)
     payload, extra = fields.pop("payload"), fields.pop("extra")
+    fields["due_ms"] = _shown_due_ms(fields["state"], fields["due_ms"])
     job = Job(payload_json=NULL, **fields)
     try:
         job = structs.replace(job, payload_json=_payload(payload))
@@ -170,7 +176,7 @@ def subject(row: asyncpg.Record) -> Subject:
         name=name,
         queue=queue,
         state=state,
-        due_ms=due_ms,
+        due_ms=_shown_due_ms(state, due_ms),
         errors=errors,
         held=read_held(held),
         recurrence=None if rule is None else _recurrence(rule, revision),

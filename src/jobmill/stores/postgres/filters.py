@@ -37,6 +37,7 @@ class PostgresConditions:
             self.add("""jobs.recurrence IS NOT NULL AND jobs.recurrence LIKE '%"declared":true%'""")
         # Recurring jobs have an index of their own. Without statistics, the planner might choose the one of due times.
         due = "+jobs.due_ms" if filter.recurring or filter.declared else "jobs.due_ms"
+        due = "{{shown_due_ms}}" if "running" in wanted else due
         for condition, value in conditions_of(filter):
             self.add(condition.replace("jobs.due_ms", due), value)
         if filter.unique_key is not None:

@@ -323,8 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         times = [job.due_ms for job in mine if job.state == "waiting"]
         if not exchanged.claimed:
-            # Not of a job that was seized before it was due: a store may claim it only when it is due.
-            times += [job.until_ms for job in mine if job.state == "running" and job.due_ms <= self.now < job.until_ms]
+            times += [job.until_ms for job in mine if job.state == "running" and job.until_ms > self.now]
         if times:
             assert exchanged.next_due_ms is not None
             assert exchanged.next_due_ms <= max(self.now, min(times))

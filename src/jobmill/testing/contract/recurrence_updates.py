@@ -1,23 +1,27 @@
-"""Recurring jobs that are held or seized: due time and occurrence."""
+"""Recurring jobs that are held, seized, or updated while they run: due time and occurrence."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import Hold, Release
+from jobmill.core.changes import Hold, Pin, Release
 from jobmill.core.job import DAY_MS
+from jobmill.core.lifecycle import Succeeded
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import NewJob, at
+from jobmill.core.values import Filter, NewJob, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
+    end,
     enqueue_one,
     look,
     new,
     put_one,
+    recovered,
     release,
     seize,
     settle,
     snooze,
+    started,
 )
 
 DAILY = Recurrence(key="report", cron="0 4 * * *")
@@ -33,7 +37,7 @@ def recurring(rule: Recurrence, due_ms: int) -> NewJob:
 
 
 class RecurrenceUpdatesContract:
-    """Due times and occurrences of recurring jobs that are held or seized."""
+    """Due times and occurrences of recurring jobs that are held, seized, or updated while they run."""
 
     @LATER
     @RULES
@@ -61,3 +65,41 @@ class RecurrenceUpdatesContract:
         await store.change([id], Release())
         job = await look(store, id)
         assert (job.held, job.due_ms, job.occurrence_ms) == (None, due_ms, due_ms)
+
+    # ------------------------------------------------------------------------------------------------ lost runs
+
+    @LATER
+    @RULES
+    async def test_a_run_that_was_seized_before_it_was_due_and_lost_is_recovered_when_its_lease_ends(
+        self, harness: Harness, rule: Recurrence, later_ms: int
+    ) -> None:
+        store = harness.store
+        due_ms = store.now() + later_ms
+        id = await put_one(store, recurring(rule, due_ms))
+        again = await recovered(harness, await recovered(harness, await seize(store, id)))
+        assert again.job.due_ms == due_ms
+        assert await settle(store, release(again)) == ["done"]
+        job = await look(store, id)
+        assert (job.state, job.due_ms, job.occurrence_ms) == ("waiting", due_ms, due_ms)
+
+    @LATER
+    async def test_a_run_whose_rule_was_updated_and_that_was_lost_is_recovered_when_its_lease_ends(
+        self, harness: Harness, later_ms: int
+    ) -> None:
+        store = harness.store
+        lost = await started(store, recurring(DAILY, store.now()))
+        moved = recurring(EVERY_TWO_DAYS, store.now() + later_ms)
+        assert (await enqueue_one(store, moved)).status == "updated"
+        await end(store, await recovered(harness, lost), Succeeded())
+        (job,) = (await store.find(Filter(unique_key="report", states=("waiting",)))).jobs
+        assert job.runs == 1
+
+    async def test_a_run_whose_rule_was_pinned_and_that_was_lost_is_recovered_when_its_lease_ends(
+        self, harness: Harness
+    ) -> None:
+        store = harness.store
+        lost = await started(store, recurring(EVERY_TWO_DAYS, store.now()))
+        assert (await store.change([lost.job.id], Pin(DAILY))).ids == [lost.job.id]
+        await end(store, await recovered(harness, lost), Succeeded())
+        (job,) = (await store.find(Filter(unique_key="report", states=("waiting",)))).jobs
+        assert job.runs == 1

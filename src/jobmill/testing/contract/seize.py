@@ -26,6 +26,8 @@ from jobmill.testing.contract.support import (
     only_refused,
     put,
     put_one,
+    recovered,
+    release,
     retry,
     second,
     seize,
@@ -61,6 +63,21 @@ class SeizeContract:
         again = await claim_one(harness.store)
         assert (again.job.id, again.job.claims, again.job.crashes) == (seized.job.id, 2, 1)
         assert await settle(harness.store, succeed(seized)) == ["lost"]
+
+    async def test_a_job_that_was_seized_before_it_was_due_and_lost_is_recovered_when_its_lease_ends(
+        self, harness: Harness
+    ) -> None:
+        released, cancelled, ended = [await put_one(harness.store, new(due=after(HOUR))) for _ in range(3)]
+        due_ms = (await look(harness.store, released)).due_ms
+        again = await recovered(harness, await recovered(harness, await seize(harness.store, released)))
+        assert await settle(harness.store, release(again)) == ["done"]
+        assert (await look(harness.store, released)).due_ms == due_ms
+        await recovered(harness, await seize(harness.store, cancelled))
+        assert (await harness.store.change([cancelled], Cancel())).ids == [cancelled]
+        assert (await look(harness.store, cancelled)).due_ms == due_ms
+        again = await recovered(harness, await seize(harness.store, ended))
+        assert await settle(harness.store, succeed(again)) == ["done"]
+        assert (await look(harness.store, ended)).due_ms == due_ms
 
     async def test_the_previous_worker_of_a_seized_job_has_lost_it(self, harness: Harness) -> None:
         held = await started(harness.store)

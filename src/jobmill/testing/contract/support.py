@@ -145,6 +145,22 @@ async def seize(store: Store, id: str, lease_ms: int = LEASE_MS, worker: str = "
     return Claimed(job, Lease(id, change.token, job.queue, job.name, store.now() + lease_ms, None, job.lane))
 
 
+async def recovered(harness: Harness, lost: Claimed) -> Claimed:
+    """The job of a worker that has died: claimed when its lease has ended, not before. An idle claim says when."""
+    store, id, until_ms = harness.store, lost.job.id, lost.lease.until_ms
+    due_ms = (await look(store, id)).due_ms
+    next_ms = await next_due(store)
+    assert next_ms is not None
+    assert next_ms <= until_ms
+    await harness.advance((until_ms - store.now() - 1) / 1_000)
+    assert await claim(store) == []
+    await harness.advance(0.001)
+    again = await claim_one(store)
+    assert (again.job.id, again.recovered_from, again.job.crashes) == (id, lost.job.worker, lost.job.crashes + 1)
+    assert again.job.due_ms == (await look(store, id)).due_ms == due_ms
+    return again
+
+
 def readable(claimed: Sequence[object]) -> list[Claimed]:
     """The claimed jobs, none of which may be broken."""
     whole = [one for one in claimed if isinstance(one, Claimed)]

@@ -21,6 +21,7 @@ DROP FUNCTION IF EXISTS {schema}.exchange(
 
 -- install enqueue_jobs
 -- install enqueue_recurring
+DROP FUNCTION IF EXISTS {schema}.settle_waiting(bigint, json);
 -- install settle_waiting
 -- Also: a claim that finds nothing returns when the first lease ends, and names the worker whose lease has ended.
 -- install claim

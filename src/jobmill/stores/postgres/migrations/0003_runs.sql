@@ -8,4 +8,5 @@ CREATE TABLE {schema}.runs (
 );
 CREATE INDEX runs_finished ON {schema}.runs (finished_ms);
 
+DROP FUNCTION IF EXISTS {schema}.settle_waiting(bigint, json);
 -- install settle_waiting

@@ -72,6 +72,7 @@ CREATE UNIQUE INDEX jobs_unique_key ON {schema}.jobs ({schema}.key_hash(unique_k
     WHERE unique_key IS NOT NULL;
 CREATE INDEX history_unique_key ON {schema}.history ({schema}.key_hash(unique_key)) WHERE unique_key IS NOT NULL;
 
+DROP FUNCTION IF EXISTS {schema}.settle_waiting(bigint, json);
 -- install settle_waiting
 -- install claim
 -- install enqueue_recurring

@@ -64,6 +64,7 @@ DROP FUNCTION IF EXISTS {schema}.settle_final(
 -- install enqueue_jobs
 -- install enqueue
 -- install settle_final
+DROP FUNCTION IF EXISTS {schema}.settle_waiting(bigint, json);
 -- install settle_waiting
 -- install claim
 -- install exchange

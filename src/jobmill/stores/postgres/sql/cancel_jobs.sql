@@ -24,7 +24,7 @@ BEGIN
     )
     SELECT
         {moved_as_it_is}, errors, crashes, error, result, attempts, runs, failed_runs, last_error, last_finished_ms,
-        coalesce(due, due_ms), 'cancelled', now_ms, now_ms, expires, last
+        coalesce(due, abs(due_ms)), 'cancelled', now_ms, now_ms, expires, last
     FROM gone;
     DELETE FROM {schema}.taken_keys WHERE taken_keys.id = ANY (these);
     IF cardinality(leaving) > 0 THEN

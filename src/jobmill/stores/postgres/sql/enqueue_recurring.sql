@@ -65,6 +65,8 @@ BEGIN
                             CASE
                                 WHEN same OR jobs.held IS NOT NULL THEN jobs.due_ms
                                 WHEN moves THEN {never_ms}
+                                -- It runs: see shown_due_ms.
+                                WHEN jobs.lease_until_ms > 0 AND due > now_ms THEN -due
                                 ELSE due
                             END,
                             CASE WHEN same THEN jobs.slot_ms ELSE due END,

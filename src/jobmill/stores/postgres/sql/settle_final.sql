@@ -34,7 +34,7 @@ BEGIN
                 updated_ms, finished_ms, expires_ms, keep_last, pinned_expires_ms, pinned_keep_last
             )
             SELECT
-                {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, 'succeeded', 0, 0,
+                {moved_to_history}, attempts, runs, failed_runs, last_error, last_finished_ms, 'succeeded', 0, 0,
                 nullif(final_result, 'null'), now_ms, now_ms,
                 CASE WHEN has_dependents IS NULL THEN now_ms + ages[1] END,
                 CASE WHEN has_dependents IS NULL THEN lasts[1] END,
@@ -75,7 +75,8 @@ BEGIN
             pinned_expires_ms, pinned_keep_last, attempts, runs, failed_runs, last_error, last_finished_ms
         )
         SELECT
-            {moved}, final_state, final_errors, final_crashes, nullif(final_result, 'null'), final_error, now_ms, now_ms,
+            {moved_to_history}, final_state, final_errors, final_crashes, nullif(final_result, 'null'), final_error, now_ms,
+            now_ms,
             CASE WHEN has_dependents IS NULL THEN now_ms + age_ms END,
             CASE WHEN has_dependents IS NULL THEN keep_last END,
             CASE WHEN has_dependents THEN now_ms + age_ms END, CASE WHEN has_dependents THEN keep_last END,

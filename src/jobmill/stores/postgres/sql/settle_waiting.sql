@@ -4,9 +4,7 @@
 -- given up slots of lanes. `keeps`: whether a job with a lane keeps its slot: 'always', 'strict' (if its lane is strict) or
 -- 'never'. `passed_x`: lanes in which a job that keeps its slot must perhaps give it to a more urgent one, or has one
 -- more than the lane may have. A finished run of a recurring job is noted for the statistics. Workers of older versions send tracebacks instead of attempts.
--- It is dropped first, because the function of older versions, which a migration replaces, returned only the ids.
-DROP FUNCTION IF EXISTS {schema}.settle_waiting(bigint, json);
-CREATE FUNCTION {schema}.settle_waiting(
+CREATE OR REPLACE FUNCTION {schema}.settle_waiting(
     now_ms bigint, others json, OUT done text[], OUT freed_queues text[], OUT freed_lanes text[],
     OUT freed_priorities integer[], OUT freed_joineds bigint[], OUT freed_seqs bigint[], OUT passed_queues text[],
     OUT passed_lanes text[]
@@ -33,7 +31,7 @@ BEGIN
             lease_until_ms = 0, token = '', updated_ms = now_ms, errors = ended.errors, crashes = ended.crashes,
             error = ended.error, result = nullif(ended.result, 'null'), progress = NULL,
             attempts = coalesce(ended.attempts, ended.tracebacks, jobs.attempts), held = NULL,
-            waits_for = ended.waits_for, due_ms = coalesce(ended.due, jobs.due_ms),
+            waits_for = ended.waits_for, due_ms = coalesce(ended.due, {shown_due_ms}),
             slot_ms = coalesce(ended.slot_ms, jobs.slot_ms),
             runs = coalesce(ended.runs, jobs.runs),
             failed_runs = coalesce(ended.failed_runs, jobs.failed_runs),

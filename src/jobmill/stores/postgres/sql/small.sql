@@ -43,6 +43,12 @@ SELECT {read} FROM {schema}.history AS jobs WHERE jobs.id = ANY ($1::text[])
 -- $1 ids. Rows: id, lease_until_ms of a running job.
 SELECT id, lease_until_ms FROM {schema}.jobs WHERE id = ANY ($1::text[]) AND lease_until_ms > 0
 
+-- name: shown_due_ms
+-- The due time of a row `jobs` as callers see it. A claim finds jobs by their due time, and must find a running job as soon as
+-- its lease has ended. So if a job that runs is due later, because it was seized or its recurrence was changed, `due_ms` has
+-- that time with a minus sign. An expression.
+abs(jobs.due_ms)
+
 -- name: is_uncounted
 -- The lost lease of a row `jobs` was its first one of a claim ahead: that is no crash. An expression.
 jobs.unstarted IS NULL AND starts_with(jobs.token, '{ahead}')
@@ -286,9 +292,17 @@ noted AS (
 
 INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM changed WHERE $3 LIMIT 1 ON CONFLICT DO NOTHING
 
+-- name: changed_due_ms
+-- What change_live writes as `due_ms` of a job that is due at {due}: see shown_due_ms. An expression.
+CASE WHEN ($2 OR jobs.lease_until_ms > 0) AND {due} > patch.updated_ms THEN -{due} ELSE {due} END
+
 -- name: moved
 -- The columns that a settlement leaves unchanged when its job moves to the history.
 due_ms, {moved_as_it_is}
+
+-- name: moved_to_history
+-- The same, as the history has them: see shown_due_ms.
+abs(due_ms), {moved_as_it_is}
 
 -- name: moved_as_it_is
 -- The columns that nothing changes when a job moves to the history.
@@ -1104,7 +1118,7 @@ SELECT id FROM {schema}.jobs WHERE lease_until_ms > 0 AND token = ''
 
 -- name: repair_running_without_lease
 WITH repaired AS (
-    UPDATE {schema}.jobs SET lease_until_ms = 0, updated_ms = $2
+    UPDATE {schema}.jobs SET lease_until_ms = 0, due_ms = {shown_due_ms}, updated_ms = $2
     WHERE id IN ({fsck_running_without_lease} LIMIT $1) AND lease_until_ms > 0 AND token = ''
     RETURNING id
 )
