@@ -231,7 +231,9 @@ def _ranges(search: JobSearch, where: PostgresConditions) -> dict[str, str]:
     """The parts of a statement that say which index ranges are read, and from where to where."""
     filter, text, is_live = search.filter, where.text, search.order != "latest"
     fixed = {"queue": filter.queue}
-    of_known, bounds = list[str](), search.beyond(where) if search.order in ("claim", "latest") else []
+    # Where running jobs are searched for, only the filter says which of a range are found: see find_longest.
+    has_bounds = search.order in ("claim", "latest")
+    of_known, bounds = list[str](), search.beyond(where) if has_bounds else []
     if is_live:
         times = {"due_ms >= {}": filter.due_after_ms, "due_ms < {}": filter.due_before_ms}
         if filter.queue is not None:
@@ -248,7 +250,8 @@ def _ranges(search: JobSearch, where: PostgresConditions) -> dict[str, str]:
         bounds.append(f"jobs.state = '{(filter.states or FINAL)[0]}'")
     of_ranges = [] if is_live else [bounds[-1]]
     of_ranges += [text(f"jobs.{column} = {{}}", value) for column, value in fixed.items() if value is not None]
-    bounds += [text(f"jobs.{condition}", value) for condition, value in times.items() if value is not None]
+    if has_bounds:
+        bounds += [text(f"jobs.{condition}", value) for condition, value in times.items() if value is not None]
     kind, open = ("claim", ["queue", "name", "priority"]) if is_live else ("latest", ["queue", "age_ms"])
     open = [column for column in open if fixed.get(column) is None]
     after = ", ".join("{kept_ms}" if column == "age_ms" else f"jobs.{column}" for column in open)

@@ -19,6 +19,7 @@ from jobmill.testing.contract.support import (
     end,
     enqueue_one,
     fail,
+    find_all,
     in_state,
     look,
     new,
@@ -78,6 +79,15 @@ class SeizeContract:
         again = await recovered(harness, await seize(harness.store, ended))
         assert await settle(harness.store, succeed(again)) == ["done"]
         assert (await look(harness.store, ended)).due_ms == due_ms
+
+    async def test_a_job_that_was_seized_before_it_was_due_is_found_by_its_due_time(self, harness: Harness) -> None:
+        sooner, later = await put(harness.store, new(due=after(HOUR)), new(due=after(2 * HOUR)))
+        due_ms = (await look(harness.store, later)).due_ms
+        for id in (sooner, later):
+            await seize(harness.store, id)
+        for states in (("running",), None):
+            assert await find_all(harness.store, Filter(queue=QUEUE, states=states, due_after_ms=due_ms)) == [later]
+            assert await find_all(harness.store, Filter(queue=QUEUE, states=states, due_before_ms=due_ms)) == [sooner]
 
     async def test_the_previous_worker_of_a_seized_job_has_lost_it(self, harness: Harness) -> None:
         held = await started(harness.store)
