@@ -35,7 +35,7 @@ def configure(name: str, url: str | None, as_json: bool, change: Callable[[Queue
 
 async def unknown_queue(client: Client, name: str) -> str | None:
     """A sentence if nothing knows this queue, because its name may be wrong. It is no error: jobs may come later."""
-    import difflib
+    from jobmill.core.nearest import nearest
 
     known = set(await client.queues())
     if name in known:
@@ -43,8 +43,8 @@ async def unknown_queue(client: Client, name: str) -> str | None:
     known.update(queue for card in await client.workers() for queue in card.queues)
     if name in known:
         return None
-    near = difflib.get_close_matches(name, sorted(known), 1)
-    hint = f"; the nearest name is {near[0]}" if near else ""
+    near = nearest(name, known)
+    hint = f"; the nearest name is {near}" if near else ""
     return f"the queue {name} is not known: it has no jobs, and no worker claims from it{hint}"
 
 

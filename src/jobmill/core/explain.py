@@ -6,7 +6,6 @@ the facts from a store. It does not matter who enqueued the job.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from jobmill.core.durations import shown_ms
 from jobmill.core.explain_lanes import lane_fine, lane_reasons
 from jobmill.core.flows import BY_JOBS
 from jobmill.core.job import Job
+from jobmill.core.nearest import nearest
 from jobmill.core.reasons import AHEAD_SHOWN, MAX_SKEW_MS, RECENT_MS, Facts, Reason, iso_text, span_text
 
 
@@ -234,10 +234,10 @@ def _no_worker(facts: Facts) -> Iterator[Reason]:
     able = [card for card in of_queue if job.name in card.names]
     if not able:
         known = sorted({name for card in of_queue for name in card.names})
-        near = difflib.get_close_matches(job.name, known, 1)
-        hint = f"; the nearest name that they know is {near[0]!r}" if near else ""
+        near = nearest(job.name, known)
+        hint = f"; the nearest name that they know is {near!r}" if near else ""
         text = f"no worker of the queue {job.queue} has a handler named {job.name!r}{hint}"
-        evidence = {"names": known, "nearest": near[0] if near else None}
+        evidence = {"names": known, "nearest": near}
         remedy = "deploy a worker with this handler, or remove the job"
         yield Reason(code="no_worker_for_name", text=text, evidence=evidence, remedy=remedy)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
@@ -13,6 +12,7 @@ from jobmill.core import limits
 from jobmill.core.due import NEVER_MS
 from jobmill.core.durations import Duration, instant_ms, to_ms
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
+from jobmill.core.nearest import nearest
 from jobmill.core.recurrence import Recurrence, recurrence
 from jobmill.core.retry import Backoff, backoff
 from jobmill.core.unique_policy import UniquePolicy, WhenLive
@@ -297,6 +297,6 @@ def _check_names(given: dict[str, Any], kind: type) -> None:
         if option not in known:
             # Every call that takes the options of a job also takes `within`, which is not an option of the job.
             named = sorted(known | {"within"} if kind is EnqueueOptions else known)
-            near = _ELSEWHERE.get(option) or next(iter(difflib.get_close_matches(option, named, 1, 0.75)), None)
+            near = _ELSEWHERE.get(option) or nearest(option, named, 0.75)
             advice = f"here it is {near}" if near else ""
             raise InvalidValue(option, "one of the options " + ", ".join(named), option, advice)

@@ -5,12 +5,12 @@ These are jobs without a handler, and queues of the worker that no job and no ha
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections import defaultdict
 
 from jobmill.core.job import Job
+from jobmill.core.nearest import nearest
 from jobmill.core.values import Filter
 from jobmill.handlers.options import DEFAULT_QUEUE
 from jobmill.handlers.registry import Registry
@@ -73,12 +73,12 @@ async def _warn_of_unknown_queues(context: WorkerContext) -> None:
     known.update(depth.queue for depth in await context.store.depths(limit=0))
     for queue in unknown:
         if queue not in known:
-            near = difflib.get_close_matches(queue, sorted(known), 1)
+            near = nearest(queue, known)
             log.warning(
                 "worker %s claims from the queue %r, which no job and no handler has%s",
                 context.settings.name,
                 queue,
-                f"; the nearest name is {near[0]!r}" if near else "",
+                f"; the nearest name is {near!r}" if near else "",
             )
 
 
@@ -93,7 +93,7 @@ async def _warn_of_unhandled(context: WorkerContext, queue: str, now_ms: int) ->
     for name, jobs in list(unhandled.items())[:MAX_NAMES]:
         if (await context.store.find(Filter(queue=queue, name=name, states=("running",)), limit=1)).jobs:
             continue
-        near = difflib.get_close_matches(name, context.handlers, 1)
+        near = nearest(name, context.handlers)
         log.warning(
             "this worker has no handler for %r, and such jobs in queue %r have been due for more than a minute "
             "(number of jobs: %d%s)%s",
@@ -101,6 +101,6 @@ async def _warn_of_unhandled(context: WorkerContext, queue: str, now_ms: int) ->
             queue,
             len(jobs),
             "" if page.next is None else " or more",
-            f"; the nearest name that it knows is {near[0]!r}" if near else "",
+            f"; the nearest name that it knows is {near!r}" if near else "",
             extra=about(jobs[0], jobs[0].attempt, context.settings.name),
         )

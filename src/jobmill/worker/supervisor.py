@@ -13,10 +13,8 @@ import gc
 import logging
 import os
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -345,7 +343,12 @@ async def _signals_in_loop(woken: int, timeout: float | None) -> bytes:
 @contextlib.contextmanager
 def _sockets(supervisor: _Supervisor) -> Iterator[None]:
     """Give each process the path of a socket, in a folder that this process removes. Its forks must not."""
-    folder, owner = tempfile.mkdtemp(prefix="jobmill-", dir=_short_folder()), os.getpid()
+    # Here, because only a health port needs them, and all processes together have 0.5 MB of them.
+    import shutil
+    import tempfile
+
+    short = None if len(tempfile.gettempdir()) <= MAX_FOLDER else "/tmp"
+    folder, owner = tempfile.mkdtemp(prefix="jobmill-", dir=short), os.getpid()
     for child in supervisor.children:
         child.socket = f"{folder}/{child.number}"
     try:
@@ -353,7 +356,3 @@ def _sockets(supervisor: _Supervisor) -> Iterator[None]:
     finally:
         if os.getpid() == owner:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _short_folder() -> str | None:
-    return None if len(tempfile.gettempdir()) <= MAX_FOLDER else "/tmp"
