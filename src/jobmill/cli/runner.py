@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -238,6 +239,7 @@ def run_forever(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+@functools.cache  # so that a forked process need not search for the module again
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The event loop factory of uvloop, if the extra `uvloop` is installed; otherwise None."""
     try:
