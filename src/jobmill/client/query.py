@@ -16,7 +16,6 @@ from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditFilter, AuditPage
 from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
 from jobmill.core.events import Event
-from jobmill.core.explain import explain
 from jobmill.core.findings import Finding
 from jobmill.core.job import Job
 from jobmill.core.reasons import AHEAD_SHOWN, DEPENDENCIES_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason
@@ -226,6 +225,8 @@ class QueriesJobs:
 
     async def explain(self, id: str) -> list[Reason]:
         """Why a job does not run: the reasons in order of importance, each with its evidence and a remedy."""
+        from jobmill.core.explain import explain  # here, because workers and most commands never need it
+
         job = await self.get(id)
         return explain(await self._facts(job))
 
