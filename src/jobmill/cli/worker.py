@@ -175,10 +175,9 @@ def _load_to_fork(target: str, flags: dict[str, Any], spawning: dict[str, Any]) 
         return None
     with forking.watched_imports() as threaded:
         client = _load(target, flags["checks_url"], flags["verbose"])
-        # Of a module that each process imports later, each has a copy of its own.
-        import concurrent.futures.thread
+        # What is imported here, all processes share. A handler with a cron has imported what that needs.
+        import concurrent.futures.thread  # asyncio imports it when it first uses a thread
 
-        from jobmill.core import cron  # noqa: F401
         from jobmill.worker import worker  # noqa: F401
 
         loop_factory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sysconfig
+import site
 import traceback
 from types import TracebackType
 from typing import Any
@@ -93,7 +93,7 @@ def location(error: BaseException) -> str | None:
 
 #: Where the files of libraries are: Python's own, installed ones, and ours.
 _LIBRARIES = (
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(folder + os.sep for folder in (os.path.dirname(os.__file__), *site.getsitepackages())),
     os.path.dirname(os.path.dirname(__file__)) + os.sep,
 )
 
