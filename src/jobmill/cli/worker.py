@@ -176,7 +176,7 @@ def _load_to_fork(target: str, flags: dict[str, Any], spawning: dict[str, Any]) 
     with forking.watched_imports() as threaded:
         client = _load(target, flags["checks_url"], flags["verbose"])
         # What is imported here, all processes share. A handler with a cron has imported what that needs.
-        import concurrent.futures.thread  # asyncio imports it when it first uses a thread
+        import concurrent.futures.thread  # noqa: F401 - asyncio imports it when it first uses a thread
 
         from jobmill.worker import worker  # noqa: F401
 
