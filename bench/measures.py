@@ -474,6 +474,8 @@ class Measure(Struct, frozen=True):
     weight: float
     #: A quick run takes no others, unless they are named.
     is_quick: bool = False
+    #: It compares Jobmill with itself: it runs only if it is named, so that a full run has the time for peers.
+    is_own: bool = False
 
     @property
     def about(self) -> str:
@@ -496,12 +498,12 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "latency": (Measure(latency, SHARED, 3),),
     "scaling": (Measure(scaling, SHARED, 4),),
     "depth": (Measure(depth, SHARED, 5),),
-    "flows": (Measure(flows, SHARED, 3),),
-    "lanes": (Measure(lanes, ("memory", *SHARED), 5),),
+    "flows": (Measure(flows, SHARED, 3, is_own=True),),
+    "lanes": (Measure(lanes, ("memory", *SHARED), 5, is_own=True),),
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),
     "recovery": (Measure(recovery, SHARED, 5),),
-    "operations": (Measure(operations, ("memory", *SHARED), 3),),
+    "operations": (Measure(operations, ("memory", *SHARED), 3, is_own=True),),
     "idle": (Measure(crontab_idle, ("crontab",), 2),),
 }
 
@@ -513,5 +515,5 @@ def chosen(kinds: Sequence[str], stores: Sequence[str], quick: bool) -> list[tup
         for store in stores
         for kind, measures in MEASURES.items()
         for measure in measures
-        if store in measure.stores and (kind in kinds if kinds else measure.is_quick or not quick)
+        if store in measure.stores and (kind in kinds if kinds else measure.is_quick or not (quick or measure.is_own))
     ]
