@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +37,7 @@ _migrated: dict[str, str] = {}
 _emptying: dict[str, asyncpg.Connection] = {}
 #: By the URL of the server.
 _templates: dict[str, str] = {}
-_emptied: Counter[str] = Counter()
-_TRUNCATE_AFTER = 10
+_LARGE_INDEX_BYTES = 10 * 8_192
 
 
 async def emptied_postgres(servers: PostgresServers, name: str | None = None) -> str:
@@ -61,9 +59,8 @@ async def emptied_postgres(servers: PostgresServers, name: str | None = None) ->
         # The first time, or a test has ended all connections.
         _emptying[name] = await asyncpg.connect(_migrated[name], timeout=10, command_timeout=20)
         await _emptying[name].execute(_EMPTY)
-    _emptied[name] += 1
-    if _emptied[name] % _TRUNCATE_AFTER == 0:
-        # A claim that has to pass over the jobs of many tests returns to the start of its index ranges less often.
+    if await _emptying[name].fetchval("SELECT pg_relation_size('jobmill.jobs_line')") > _LARGE_INDEX_BYTES:
+        # A claim that has to pass over the jobs of earlier tests returns to the start of its index ranges less often.
         # VACUUM would leave statistics, which some tests must not have.
         await _emptying[name].execute("TRUNCATE jobmill.jobs")
     return _migrated[name]

@@ -36,6 +36,7 @@ NAMES = (
     "0009_taken_keys",
     "0010_lanes",
     "0011_rewind_positions",
+    "0012_lost_runs",
 )
 RAN = "".join(f"ran {name}\n" for name in NAMES)
 

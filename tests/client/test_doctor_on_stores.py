@@ -34,7 +34,7 @@ LEVELS = {
 FACTS = {
     "memory": (["the memory of this process"], None),
     "sqlite": (["SQLite"], 10),
-    "postgres": (["PostgreSQL"], 11),
+    "postgres": (["PostgreSQL"], 12),
     "redis": (["Redis", "Valkey"], None),
     "mongo": (["MongoDB"], None),
 }

@@ -87,13 +87,13 @@ def limited_url(redis_server: Rooms) -> Iterator[str]:
     assert "setinfo" not in command, "servers before 7.2 refuse the whole line"
     redis_server.ask("ACL", "SETUSER", user, *words[3:])
     redis_server.ask("ACL", "LOG", "RESET")
-    parts = urlsplit(redis_server.url(1))
-    try:
-        yield parts._replace(netloc=f"{user}:secret@{parts.hostname}:{parts.port}", query=f"prefix={prefix}").geturl()
-    finally:
-        redis_server.ask("ACL", "DELUSER", user)
-        with redis_server.client(1) as client:
-            client.delete(*client.keys(f"*{prefix}:*"), "none")
+    with redis_server.database() as database:
+        parts = urlsplit(database)
+        try:
+            netloc = f"{user}:secret@{parts.hostname}:{parts.port}"
+            yield parts._replace(netloc=netloc, query=f"prefix={prefix}").geturl()
+        finally:
+            redis_server.ask("ACL", "DELUSER", user)
 
 
 @pytest.mark.slow

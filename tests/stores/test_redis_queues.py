@@ -256,15 +256,16 @@ async def _has_client(store: RedisStore, ending: str) -> bool:
 async def test_without_the_right_to_list_connections_our_workers_are_shown(redis_server: Rooms) -> None:
     user, prefix = f"u{uuid.uuid4().hex[:12]}", f"t{uuid.uuid4().hex[:12]}"
     redis_server.ask("ACL", "SETUSER", user, "on", ">secret", "~*", "+@all", "-client|list")
-    parts = urlsplit(redis_server.url(1))
-    url = parts._replace(netloc=f"{user}:secret@{parts.hostname}:{parts.port}", query=f"prefix={prefix}").geturl()
-    store = RedisStore(url)
-    try:
-        await store.announce(card(), [])
-        assert [one.id for one in await store.workers()] == ["w1"]
-    finally:
-        await store.close()
-        redis_server.ask("ACL", "DELUSER", user)
+    with redis_server.database() as database:
+        parts = urlsplit(database)
+        url = parts._replace(netloc=f"{user}:secret@{parts.hostname}:{parts.port}", query=f"prefix={prefix}").geturl()
+        store = RedisStore(url)
+        try:
+            await store.announce(card(), [])
+            assert [one.id for one in await store.workers()] == ["w1"]
+        finally:
+            await store.close()
+            redis_server.ask("ACL", "DELUSER", user)
 
 
 async def test_everything_of_workers_ends_by_itself(store: RedisStore, raw: Redis, clock: ManualClock) -> None:

@@ -6,6 +6,7 @@ All tests run in every mode: forked for each attempt (`isolate=True`), reused ("
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import re
@@ -370,6 +371,7 @@ async def test_nothing_is_left_after_many_runs(fresh: Runs) -> None:
         kinds = [handlers.pid] * 8 + [handlers.segfault] * 2
         return await asyncio.gather(*(fresh(handler) for handler in kinds))
 
+    gc.collect()  # what earlier tests have left
     before = len(os.listdir("/dev/fd"))
     pids = [result(one) for _ in range(3) for one in await many() if isinstance(one, Succeeded)]
     assert len(pids) == 24
@@ -380,7 +382,7 @@ async def test_nothing_is_left_after_many_runs(fresh: Runs) -> None:
         assert not any(map(is_alive, pids))
     await fresh.isolation.close()
     await until(lambda: not any(map(is_alive, pids)))
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 def is_alive(pid: int) -> bool:
